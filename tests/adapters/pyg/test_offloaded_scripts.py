@@ -256,6 +256,20 @@ def true_classes(data: Any) -> Any:
     return trained(every - out[data.train_mask, data.y[data.train_mask]].mean(), model)
 
 
+def triples(data: Any) -> Any:
+    """DistMult: scores of lists of triples, whose relations have a plain table of their own."""
+    model, draw = net(), torch.Generator().manual_seed(2)
+    relations = nn.Parameter(torch.randn(5, CLASSES, generator=draw, dtype=torch.float64))
+    heads, tails, others = torch.randint(NODES, (3, 40), generator=draw)
+    kinds = torch.randint(5, (40,), generator=draw)
+    rows = model(data)
+    true, false = ((rows[heads] * relations[kinds] * rows[ends]).sum(1) for ends in (tails, others))
+    scores, labels = torch.cat([true, false]), torch.arange(80) < 40
+    loss = F.binary_cross_entropy_with_logits(scores, labels.double())
+    loss = loss + rows.pow(2).mean() + relations.pow(2).mean()
+    return [*trained(loss, model), relations.grad, scores]
+
+
 def written_pairs(data: Any) -> Any:
     rows, places = data.x * 2, torch.arange(NODES)
     rows[places, data.y] = 7.0
@@ -273,7 +287,7 @@ def pseudo_labels(data: Any) -> Any:
 
 
 CASES: list[Case] = [
-    *(true_classes, pseudo_labels, written_pairs),
+    *(true_classes, pseudo_labels, written_pairs, triples),
     *(checkpointed, checkpointed_reentrant, checkpoint_of_all, evaluated_first),
     *(evaluated_between, changed_without_gradients, deeply_copied),
     *(on_the_host, saved, hooked, retained, two_graphs, two_full_graphs, two_losses, anomaly),

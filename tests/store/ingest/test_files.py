@@ -20,12 +20,13 @@ import torch
 
 from peergraph.store import BadRowsError, CsvFormat, EdgeFiles, NodeFiles, Rows, Store
 from peergraph.store.ingest.read.open_rows import open_rows
+from peergraph.store.ingest.workspace import Workspace
 from tests.named_case import named_case
 from tests.store.ingest.test_exact_values import ingest_edges, ingest_table
 
 arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed (peergraph[ingest])")
 parquet = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("duckdb", reason="duckdb is not installed (peergraph[ingest])")
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed (peergraph[ingest])")
 
 NODES = NodeFiles(num_nodes=10)
 
@@ -444,6 +445,33 @@ def test_conditions_on_text_compare_numbers(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("07", "7"))
     with pytest.raises(ValueError, match="has numbers and text: '7' .*and 'a'"):
         ingest_edges(tmp_path, EdgeFiles(path, where="t > 3"))
+
+
+def test_databases_of_an_ingest_reach_their_files_only(tmp_path: Path) -> None:
+    (tmp_path / "given.csv").write_text("a\n1\n")
+    (tmp_path / "other.csv").write_text("a\n2\n")
+    (tmp_path / "store").mkdir()
+    workspace = Workspace(tmp_path / "store", memory=1 << 30, progress=False)
+    database = workspace.new_database([str(tmp_path / "given.csv")])
+    try:
+        assert database.sql(f"SELECT a FROM '{tmp_path}/given.csv'").fetchall() == [(1,)]
+        for query in (
+            f"SELECT a FROM '{tmp_path}/other.csv'",
+            f"COPY (SELECT 1) TO '{tmp_path}/written.csv'",
+            f"ATTACH '{tmp_path}/a.db'",
+            "INSTALL spatial",
+            "LOAD spatial",
+            "SELECT * FROM 'https://localhost/a.parquet'",
+            "SET enable_external_access = true",
+            "SET autoinstall_known_extensions = true",
+            "SELECT * FROM tmp_path",  # a variable of Python
+        ):
+            with named_case(query), pytest.raises(duckdb.Error):
+                database.sql(query).fetchall()
+    finally:
+        database.close()
+    assert not (tmp_path / "written.csv").exists()
+    assert not (tmp_path / "a.db").exists()
 
 
 def test_queries_read_what_they_name(tmp_path: Path) -> None:

@@ -225,6 +225,25 @@ def light_gcn() -> None:
     check(run)
 
 
+def dist_mult() -> None:
+    """Scores of lists of triples, whose relations have a plain table of their own."""
+    draw = torch.Generator().manual_seed(0)
+    heads, tails, others = torch.randint(23, (3, 40), generator=draw)
+    kinds = torch.randint(5, (40,), generator=draw)
+
+    def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
+        model = swap(Net(pyg.SAGEConv))
+        torch.manual_seed(2)
+        relations = nn.Parameter(torch.randn(5, CLASSES))
+        rows = model(data.x, data.edge_index)
+        scores = [(rows[heads] * relations[kinds] * rows[ends]).sum(1) for ends in (tails, others)]
+        loss = F.softplus(scores[1] - scores[0]).mean() + rows.pow(2).mean()
+        loss.backward()
+        return [loss, *scores, relations.grad, *gradients(model)]
+
+    check(run)
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "compiled GCN": lambda: compiled("aot_eager", pyg.GCNConv),
     "compiled GAT": lambda: compiled("eager", pyg.GATConv),
@@ -237,4 +256,5 @@ CASES: dict[str, Callable[[], Any]] = {
     "once differentiable": once_differentiable,
     "transforms": transforms,
     "LightGCN": light_gcn,
+    "DistMult": dist_mult,
 }
