@@ -14,6 +14,7 @@ from torch_geometric.loader.neighbor_sampler import EdgeIndex
 from peergraph.sampling import NeighborSampler, next_seed
 
 from ..data.edge_index_tensor import EdgeIndexTensor
+from ..node_masks import to_ids
 from .in_process import drop_workers
 
 
@@ -55,9 +56,10 @@ class HopLoader(torch_geometric.loader.NeighborSampler):  # type: ignore[misc]
         self.edge_index, self.edge_type = edge_index, edge_type
         self.sizes, self.return_e_id, self.transform = sizes, return_e_id, transform
         self.is_sparse_tensor = False
-        if node_idx is not None and node_idx.dtype == torch.bool:
-            node_idx = node_idx.nonzero().view(-1)
-        self.node_idx, self.num_nodes = node_idx, store.num_nodes(edge_type[0])
+        self.num_nodes = store.num_nodes(edge_type[0])
+        if node_idx is not None:
+            node_idx = to_ids("node_idx", node_idx, self.num_nodes, edge_type[0])
+        self.node_idx = node_idx
         fanouts = {t: list(sizes) if t == edge_type else [0] * len(sizes) for t in store.edge_types}
         self.core = NeighborSampler(store, fanouts, frontier="all", edge_ids=return_e_id)
         # Positions and not ids, of which a list would take memory in each process.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from peergraph.store import NODE, Store
+from peergraph.store import Store
 
 from ..compat import canonical_edge_type, data_storage
 from ..data.sparse_adjacency import ADJACENCY_KEYS
+from ..node_masks import check_mask, is_mask, without_bools_as_ids
 from .filter_batch import adjacencies
 
 
@@ -30,51 +30,26 @@ def complete_inputs(options: dict[str, Any], store: Store) -> None:
     """
     data = options["data"]
     if "node_sampler" in options:
-        nodes = _as_ids_or_mask("input_nodes", options.get("input_nodes"))
+        nodes = _without_bools("input_nodes", options.get("input_nodes"))
         options["input_nodes"] = _complete_nodes(data, nodes, options.get("input_id"), store)
     else:
-        links = _as_ids_or_mask("edge_label_index", options.get("edge_label_index"))
+        links = _without_bools("edge_label_index", options.get("edge_label_index"))
         options["edge_label_index"] = _complete_links(data, links, store)
 
 
-def _as_ids_or_mask(name: str, value: Any) -> Any:
-    """Makes tensors of masks that are arrays or lists, which PyG would take for ids 0 and 1.
-
-    Args:
-        name: of the argument.
-        value: ids, a mask, a type, or a pair of a type and one of these.
-    """
+def _without_bools(name: str, value: Any) -> Any:
+    """Makes tensors of masks in an argument, which may be a pair of a type and ids or a mask."""
     if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[1], str):
-        return value[0], _as_ids_or_mask(name, value[1])
-    if not isinstance(value, Tensor) and hasattr(value, "__array__"):
-        value = np.asarray(value)  # a series of pandas, too
-    if isinstance(value, (Tensor, np.ndarray)):
-        is_mask = str(value.dtype) in ("bool", "torch.bool")
-        if name == "edge_label_index" and not is_mask and (value.ndim != 2 or len(value) != 2):
-            raise ValueError(f"edge_label_index must be [2, links], has shape {tuple(value.shape)}")
-    elif isinstance(value, (list, tuple)):
-        bools = [isinstance(leaf, (bool, np.bool_)) for leaf in _leaves(value)]
-        is_mask = bool(bools) and all(bools)
-        if any(bools) and not is_mask:
-            raise TypeError(f"{name} must be ids or a mask, got a list of both")
-    else:
-        return value
-    if is_mask and name == "edge_label_index":
+        return value[0], _without_bools(name, value[1])
+    value = without_bools_as_ids(name, value)
+    if name == "edge_label_index" and is_mask(value):
         raise TypeError(
             "edge_label_index must be [2, links] ids of nodes, got a mask: pass edge_index[:, mask]"
         )
-    return (
-        torch.as_tensor(np.asarray(value)) if is_mask and not isinstance(value, Tensor) else value
-    )
-
-
-def _leaves(values: Any) -> Iterator[Any]:
-    """Yields the elements of nested lists."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _leaves(value)
-        else:
-            yield value
+    is_array = isinstance(value, (Tensor, np.ndarray))
+    if name == "edge_label_index" and is_array and (value.ndim != 2 or len(value) != 2):
+        raise ValueError(f"edge_label_index must be [2, links], has shape {tuple(value.shape)}")
+    return value
 
 
 def _complete_nodes(data: Any, input_nodes: Any, input_id: Any, store: Store) -> Any:
@@ -84,7 +59,7 @@ def _complete_nodes(data: Any, input_nodes: Any, input_id: Any, store: Store) ->
         ValueError: the graph has types, and no node type of it is given.
     """
     if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
-        _check_mask(input_nodes, store)
+        check_mask("input_nodes", input_nodes, store.num_nodes())
         if isinstance(data, Data) and (input_nodes is not None or input_id is None):
             return input_nodes
         if input_nodes is None:
@@ -100,20 +75,8 @@ def _complete_nodes(data: Any, input_nodes: Any, input_id: Any, store: Store) ->
         )
     if nodes is None and input_id is not None:
         return node_type, torch.arange(store.num_nodes(node_type), device="cpu")
-    _check_mask(nodes, store, node_type)
+    check_mask("input_nodes", nodes, store.num_nodes(node_type), node_type)
     return node_type if nodes is None else input_nodes
-
-
-def _check_mask(nodes: Any, store: Store, node_type: str = NODE) -> None:
-    if not isinstance(nodes, Tensor) or nodes.dtype != torch.bool:
-        return
-    count = store.num_nodes(node_type)
-    if nodes.shape != (count,):
-        of_type = "" if node_type == NODE else f" of type {node_type!r}"
-        raise ValueError(
-            f"input_nodes: the mask must have one element for each of {count} nodes{of_type}, has "
-            f"shape {tuple(nodes.shape)}"
-        )
 
 
 def _complete_links(data: Any, edge_label_index: Any, store: Store) -> Any:

@@ -17,6 +17,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType
 from ..compat import data_storage, storage_data, storage_values
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import has_shared_structure, store_of
+from ..node_masks import to_ids
 
 Arrange = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Returns the order of edges, of their sources and targets (as positions) and their ids."""
@@ -107,16 +108,13 @@ def subgraph(original: Any, data: Data | HeteroData, subset: Any) -> Any:
     if not has_shared_structure(data):
         return original(data, subset)
     nodes = subset if isinstance(data, HeteroData) else {NODE: subset}
-    ids = {t: _as_ids(of_type) for t, of_type in nodes.items()}
-    covers_types = ids.keys() == {t for t, _ in _node_storages(data)}
-    if not covers_types or not all(_are_distinct(of_type) for of_type in ids.values()):
+    if nodes.keys() != {t for t, _ in _node_storages(data)}:
+        return original(data, subset)
+    store = store_of(data)
+    ids = {t: to_ids("subset", some, store.num_nodes(t), t) for t, some in nodes.items()}
+    if not all(_are_distinct(of_type) for of_type in ids.values()):
         return original(data, subset)
     return InducedSubgraphs(data)(ids)
-
-
-def _as_ids(subset: Any) -> Tensor:
-    ids = torch.as_tensor(subset)
-    return ids.nonzero().view(-1) if ids.dtype == torch.bool else ids
 
 
 def _are_distinct(ids: Tensor) -> bool:

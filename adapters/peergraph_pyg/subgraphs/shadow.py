@@ -16,6 +16,7 @@ from peergraph.store import EDGE, NODE
 from ..data.store_of import store_of
 from ..loader.filter_batch import filter_data
 from ..loader.in_process import drop_workers
+from ..node_masks import to_ids
 
 
 class ShaDowKHopSampler(torch_geometric.loader.ShaDowKHopSampler):  # type: ignore[misc]
@@ -60,8 +61,8 @@ class ShaDowKHopSampler(torch_geometric.loader.ShaDowKHopSampler):  # type: igno
         self.core = NeighborSampler(
             store, [num_neighbors] * depth, replace=replace, disjoint=True, subgraph="induced"
         )
-        if node_idx is not None and node_idx.dtype == torch.bool:
-            node_idx = node_idx.nonzero().view(-1)
+        if node_idx is not None:
+            node_idx = to_ids("node_idx", node_idx, store.num_nodes())
         self.node_idx = node_idx
         # Positions and not ids, of which a list would take memory in each process.
         positions: Any = range(store.num_nodes() if node_idx is None else node_idx.numel())

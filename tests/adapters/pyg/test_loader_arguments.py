@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric import loader
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler, NumNeighbors
@@ -498,6 +499,17 @@ def test_masks_of_other_nodes_and_links_without_pairs() -> None:
             NeighborLoader(data, [2], input_nodes=mask)
         with pytest.raises(ValueError, match="each of 30 nodes of type 'paper'"):
             NeighborLoader(types, [2], input_nodes=("paper", mask))
+        for call in (
+            lambda mask: data.subgraph(mask),
+            lambda mask: types.subgraph({"paper": mask, "author": torch.arange(3)}),
+            lambda mask: loader.ShaDowKHopSampler(data, 2, 3, node_idx=mask),
+            lambda mask: loader.NeighborSampler(data.edge_index, [2], node_idx=mask),
+        ):
+            with pytest.raises(ValueError, match="one element for each of 30 nodes"):
+                call(mask)
+    for ids in (np.array([0.5, 3.0]), np.array(["0"]), np.array([True, None])):
+        with pytest.raises(TypeError, match="must be ids or a mask, got an array of"):
+            NeighborLoader(data, [2], input_nodes=ids)
     for links in (torch.ones(90, 2).long(), torch.ones(3, 90).long(), np.ones(90, np.int64)):
         with pytest.raises(ValueError, match=r"must be \[2, links\]"):
             LinkNeighborLoader(data, [2], edge_label_index=links)
