@@ -91,6 +91,16 @@ DETACHED = {
     }.items()
     for write in writes
 }
+# A transposed view that a gradient needs was kept as if it were rows.
+TRANSPOSED = {
+    f"{rows} of a sum over transposed rows in {mode}": (
+        *("x = x.requires_grad_()", f"with torch.{mode}(): total = x.transpose(0, 1).exp().sum(0)"),
+        *("joined = torch.cat([0.91 - x, total[:, None]], 1)", f"part = joined[{rows}]"),
+        *("(part.pow(2).sum(1) * part[:, -1]).sum().backward()", "check('gradient', x.grad)"),
+    )
+    for mode in ("no_grad", "inference_mode")
+    for rows in ("mask", "[0, 5, 7]", "3:5", "3:3", "[1]")
+}
 # Torch's backward pass runs in inference mode, too; that of offloaded rows raised its errors.
 BACKWARD = {
     f"backward in inference mode of {loss}": (
@@ -222,7 +232,9 @@ def test_written_ids(chunks: int) -> None:
 
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_writes_without_gradients(chunks: int) -> None:
-    for name, program in (IN_MODES | DETACHED | BACKWARD | READ_WITH_GRADIENTS).items():
+    for name, program in (
+        IN_MODES | DETACHED | TRANSPOSED | BACKWARD | READ_WITH_GRADIENTS
+    ).items():
         with named_case(name):
             _check(program, chunks)
 

@@ -225,11 +225,14 @@ class SelectRows(OffloadedFunction):
     ) -> PartitionedTensor:
         ctx.differentiated = ProgramGradients(operand.content.space, compiled)
         ctx.chosen = chosen
-        # Rows that are not stored are kept as the gradient needs them, the selected ones only.
+        # Rows that are not stored are kept as the gradient needs them, the selected ones only. What
+        # is no rows, a transposed view, is computed again.
         inputs_to_save = [
             part
             for part in compiled.operands
-            if isinstance(part, RowOperand) and part.content.store is None
+            if isinstance(part, RowOperand)
+            and part.content.store is None
+            and part.content.is_storable
         ]
         rows, *rows_to_save = compute_rows([operand, *inputs_to_save], chosen)
         by_operand = dict(zip(map(id, inputs_to_save), rows_to_save, strict=True))
