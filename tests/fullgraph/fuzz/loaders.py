@@ -110,8 +110,10 @@ class SharedScene:
 
     def inputs(self, loader: Any) -> None:
         """Compares the loader's input nodes with the mask as it is now."""
-        nodes = torch.cat([batch.n_id[: batch.batch_size].cpu() for batch in loader])
-        self._compare("inputs", nodes.sort().values, [self.tables["train_mask"].nonzero().view(-1)])
+        right = self.tables["train_mask"].nonzero().view(-1)
+        parts = [batch.n_id[: batch.batch_size].cpu() for batch in loader]
+        nodes = torch.cat(parts) if parts else right.new_empty(0)  # a mask of no node: no batch
+        self._compare("inputs", nodes.sort().values, [right])
 
     def _compare(self, name: str, value: Tensor, versions: list[Tensor]) -> None:
         """Compares with the present rows; each row may also be that of an earlier version."""

@@ -128,6 +128,12 @@ READ_WITH_GRADIENTS["a selection of inference mode"] = (
     *("with torch.inference_mode(): v = x[mask].sum()", "g[mask] += 1"),
     *("g.pow(2).sum().backward()", "check('gradient', h.grad)"),
 )
+# A norm of edges that a layer computed in inference mode was saved for a gradient.
+READ_WITH_GRADIENTS["edge weights of inference mode"] = (
+    *("h = x.clone().requires_grad_()", "with torch.inference_mode(): v = LGConv()(x, edge_index)"),
+    *("v = v * 2", "v[:, 1] = h[:, 0]", "v.pow(2).sum().backward()"),
+    *("check('gradient', h.grad)", "check('v', v)"),
+)
 # Its second derivative is a tensor of torch that has no memory.
 SECOND_DERIVATIVES = {
     name: (

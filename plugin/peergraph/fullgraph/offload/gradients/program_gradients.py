@@ -36,6 +36,7 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
 )
 from peergraph.fullgraph.offload.programs.unchanged_check import refuse_changed
 from peergraph.fullgraph.offload.rows.row_store import RowStore
+from peergraph.fullgraph.offload.tensor.offloaded_function import without_inference
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     OffloadedTensor,
@@ -208,7 +209,8 @@ def _recorded_rows(operand: Operand, part: PartitionedTensor) -> PartitionedTens
     """Returns a tensor of an operand's rows: `part` has others if it was changed in place."""
     rows = operand.rows if isinstance(operand, SourceOperand) else operand
     if not isinstance(rows, RowOperand):
-        return part
+        # A constant, such as the norm of edges, that a layer cached in inference mode.
+        return without_inference(part)
     recorded = make_shell(rows.content)
     recorded.requires_grad = part.requires_grad
     return recorded
