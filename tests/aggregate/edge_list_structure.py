@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Message, Structure, Sum
+from peergraph.aggregate import AttentionSum, Message, Structure, Sum, SumAddSelf, SumLinear
 from peergraph.memory import TableRows
 from peergraph.reference import aggregate as reference
 
@@ -61,35 +61,19 @@ class EdgeListStructure(Structure):
         reverse = self.edge_index.flip(0)
         return reference.g_spmm(reverse, self.num_sources, message, "sum", x, e)
 
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
-        out = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
-        out = out + dense(x)[: self.num_destinations] * self_weight
-        return out if bias is None else out + bias
+    def spmm_add_self(self, of: SumAddSelf) -> Tensor:
+        out = self.spmm("copy_u" if of.e is None else "mul", "sum", of.x, of.e)
+        out = out + dense(of.x)[: self.num_destinations] * of.self_weight
+        return out if of.bias is None else out + of.bias
 
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[Any, Tensor]] = (),
-    ) -> Tensor:
-        out = F.linear(self.spmm("copy_u", reduce, x), weight, bias)
-        for structure, other in others:
-            out = out + F.linear(structure.spmm("copy_u", reduce, x), other)
-        if self_weight is None:
+    def spmm_linear(self, of: SumLinear) -> Tensor:
+        out = F.linear(self.spmm("copy_u", of.reduce, of.x), of.weights[0], of.bias)
+        for structure, weight in zip(of.others, of.weights[1:], strict=True):
+            out = out + F.linear(structure.spmm("copy_u", of.reduce, of.x), weight)
+        if of.self_weight is None:
             return out
-        rows = dense(x)[: self.num_destinations] if self_x is None else self_x
-        return out + F.linear(rows, self_weight)
+        rows = dense(of.x)[: self.num_destinations] if of.self_x is None else of.self_x
+        return out + F.linear(rows, of.self_weight)
 
     def sddmm(
         self,
@@ -107,16 +91,7 @@ class EdgeListStructure(Structure):
     def supports_attention(self, x: Tensor) -> bool:
         return False
 
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-    ) -> Tensor:
+    def attention(self, of: AttentionSum) -> Tensor:
         raise NotImplementedError("layers ask supports_attention first")
 
     def fuses_messages(self) -> bool:

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 import torch
 
+from peergraph.aggregate import AttentionSum
 from peergraph.fullgraph import FullGraph, PartitionedTensor
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
@@ -129,7 +130,7 @@ def check_reasons() -> list[str]:
         lambda: csc.spmm("mul", "sum", x, e.clone().requires_grad_()),
         lambda: csc.spmm("add", "sum", x, e),
         lambda: csc.edge_softmax(e),
-        lambda: csc.attention(x.view(30, 2, 2), x[:, :2], x[:, :2]),
+        lambda: csc.attention(AttentionSum(x.view(30, 2, 2), x[:, :2], x[:, :2])),
     ):
         run()
         found.append(csc.last_exchange)

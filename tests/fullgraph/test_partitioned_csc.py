@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, message
+from peergraph.aggregate import AttentionSum, Csc, SumAddSelf, SumLinear, message
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
@@ -94,23 +94,26 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
         for x in ("u", "u1", "u3", "u0"):
             yield f"copy_u {reduce} {x}", lambda s, p, r=reduce, x=x: s.spmm("copy_u", r, p[x])
         yield f"copy_e {reduce}", lambda s, p, r=reduce: s.spmm("copy_e", r, e=p["e3"])
-        yield f"linear {reduce} narrow", lambda s, p, r=reduce: s.spmm_linear(r, p["u"], p["pw"])
+        yield (
+            f"linear {reduce} narrow",
+            lambda s, p, r=reduce: s.spmm_linear(SumLinear(r, p["u"], [p["pw"]])),
+        )
         yield (
             f"linear {reduce} wide",
             lambda s, p, r=reduce: s.spmm_linear(
-                r, p["u"], p["pW"], p["pW"].flip(0), p["pO"], self_x=p["v"]
+                SumLinear(r, p["u"], [p["pW"]], p["pW"].flip(0), p["pO"], p["v"])
             ),
         )
         yield (
             f"linear {reduce} with self",
             lambda s, p, r=reduce: s.spmm_linear(
-                r, p["u"], p["pw"], p["pw"].flip(0), p["po"], self_x=p["v"]
+                SumLinear(r, p["u"], [p["pw"]], p["pw"].flip(0), p["po"], p["v"])
             ),
         )
         yield (
             f"linear {reduce} of relations",
             lambda s, p, r=reduce: s.spmm_linear(
-                r, p["u"], p["pw"], None, p["po"], others=[(s, p["pw"].flip(0))]
+                SumLinear(r, p["u"], [p["pw"], p["pw"].flip(0)], None, p["po"], others=[s])
             ),
         )
     for reduce in ("sum", "mean"):
@@ -135,9 +138,12 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
     yield "transposed copy_e", lambda s, p: s.spmm_transposed("copy_e", e=p["e3"])
     yield "transposed mul", lambda s, p: s.spmm_transposed("mul", p["v3"], p["eh"])
     yield "softmax", lambda s, p: s.edge_softmax(p["e3"])
-    yield "attention", lambda s, p: s.attention(p["u3"], p["uh"], p["vh"])
-    yield "attention of sources", lambda s, p: s.attention(p["u3"], p["uh"])
-    yield "attention v2", lambda s, p: s.attention(p["u3"], None, p["v3"], att=p["pa"])
+    yield "attention", lambda s, p: s.attention(AttentionSum(p["u3"], p["uh"], p["vh"]))
+    yield "attention of sources", lambda s, p: s.attention(AttentionSum(p["u3"], p["uh"]))
+    yield (
+        "attention v2",
+        lambda s, p: s.attention(AttentionSum(p["u3"], None, p["v3"], p["pa"])),
+    )
     yield (
         "message",
         lambda s, p: s.reduce_message(
@@ -148,25 +154,28 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
 
 
 def _verbs_of_same_nodes() -> Iterator[tuple[str, Verb]]:
-    yield "add self", lambda s, p: s.spmm_add_self(p["u"], p["p1"])
-    yield "add self with weights", lambda s, p: s.spmm_add_self(p["u"], p["v1"], p["e1"], p["pb"])
+    yield "add self", lambda s, p: s.spmm_add_self(SumAddSelf(p["u"], p["p1"]))
+    yield (
+        "add self with weights",
+        lambda s, p: s.spmm_add_self(SumAddSelf(p["u"], p["v1"], p["e1"], p["pb"])),
+    )
     yield (
         "add self with constants",
-        lambda s, p: s.spmm_add_self(p["u"], p["v1"], p["e1"].detach(), p["pb"]),
+        lambda s, p: s.spmm_add_self(SumAddSelf(p["u"], p["v1"], p["e1"].detach(), p["pb"])),
     )
     yield (
         "linear of own rows",
-        lambda s, p: s.spmm_linear("mean", p["u"], p["pW"], p["pW"].flip(0), p["pO"]),
+        lambda s, p: s.spmm_linear(SumLinear("mean", p["u"], [p["pW"]], p["pW"].flip(0), p["pO"])),
     )
     yield (
         "linear of own rows and relations",
         lambda s, p: s.spmm_linear(
-            "sum", p["u"], p["pW"], p["pW"].flip(0), p["pO"], others=[(s, p["pW"] * 2)]
+            SumLinear("sum", p["u"], [p["pW"], p["pW"] * 2], p["pW"].flip(0), p["pO"], others=[s])
         ),
     )
     yield (
         "attention with loops",
-        lambda s, p: s.attention(p["u3"], p["uh"], p["vh"], self_loops=s.num_sources),
+        lambda s, p: s.attention(AttentionSum(p["u3"], p["uh"], p["vh"], self_loops=s.num_sources)),
     )
 
 
@@ -389,16 +398,33 @@ def check_errors() -> None:
         (lambda: csc.spmm("copy_u", "most", x), ValueError, "reduce must be one of sum"),
         (lambda: csc.sddmm("add", x, v, "u", "u"), ValueError, "rhs must have the rows of the so"),
         (lambda: csc.sddmm("add", x, v, "u", "w"), ValueError, "rhs_target must be 'u', 'v' or"),
-        (lambda: csc.spmm_add_self(x, given["p1"]), ValueError, "spmm_add_self needs destinations"),
-        (lambda: csc.spmm_linear("sum", x, e), TypeError, "weight must be a plain tensor"),
-        (lambda: csc.spmm_linear("sum", x, given["pO"]), ValueError, "weights.0. must be"),
         (
-            lambda: csc.spmm_linear("sum", x, given["pw"], given["pw"], self_x=x),
+            lambda: csc.spmm_add_self(SumAddSelf(x, given["p1"])),
+            ValueError,
+            "spmm_add_self needs destinations",
+        ),
+        (
+            lambda: csc.spmm_linear(SumLinear("sum", x, [e])),
+            TypeError,
+            "weights.0. must be a plain tensor",
+        ),
+        (
+            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pO"]])),
+            ValueError,
+            "weights.0. must be",
+        ),
+        (
+            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pw"]], backward="atomic")),
+            ValueError,
+            "adds in no fixed order",
+        ),
+        (
+            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pw"]], given["pw"], self_x=x)),
             ValueError,
             "self_x must have the rows of the destinations",
         ),
         (
-            lambda: csc.attention(given["u3"], given["uh"], self_loops=30),
+            lambda: csc.attention(AttentionSum(given["u3"], given["uh"], self_loops=30)),
             ValueError,
             "self_loops needs destinations that are the sources",
         ),

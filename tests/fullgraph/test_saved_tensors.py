@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from peergraph.aggregate import AttentionSum
 from peergraph.fullgraph import PartitionedCsc, RowLayout, distribute
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.memory import Group
@@ -150,6 +151,8 @@ def attend(
     there: PartitionedCsc, back: PartitionedCsc, dynamic: bool, x: Tensor, y: Tensor, att: Tensor
 ) -> tuple[Tensor, Tensor]:
     if dynamic:
-        return there.attention(x, right=y, att=att), back.attention(y, right=x, att=att)
-    left, right = (x * att).sum(-1), (y * att).sum(-1)
-    return there.attention(x, left, right), back.attention(y, right, left)
+        of_y, of_x = AttentionSum(x, right=y, att=att), AttentionSum(y, right=x, att=att)
+    else:
+        left, right = (x * att).sum(-1), (y * att).sum(-1)
+        of_y, of_x = AttentionSum(x, left, right), AttentionSum(y, right, left)
+    return there.attention(of_y), back.attention(of_x)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure
 from peergraph.fullgraph import (
+    EdgeCall,
     PartitionedStructure,
     PartitionedTensor,
     RowLayout,
@@ -173,8 +174,8 @@ def features_of_ends(structure: EdgeStructure, x: Tensor, end: str) -> Tensor:
     if isinstance(structure, ReversedCsc):
         return features_of_ends(structure.original, x, "v" if end == "u" else "u")
     if end == "u":
-        return structure.on_edges(_rows_of_sources, sources={"x": x}, result="edge")
-    return structure.on_edges(_rows_of_destinations, destinations={"x": x}, result="edge")
+        return structure.on_edges(EdgeCall(_rows_of_sources, sources={"x": x}, result="edge"))
+    return structure.on_edges(EdgeCall(_rows_of_destinations, destinations={"x": x}, result="edge"))
 
 
 def _rows_of_sources(csc: Csc, x: Tensor) -> Tensor:

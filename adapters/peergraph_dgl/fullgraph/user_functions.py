@@ -17,6 +17,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
+    EdgeCall,
     PartitionedStructure,
     PartitionedTensor,
     RowLayout,
@@ -179,11 +180,13 @@ class _Bucket:
             return rows[positions if csc.edge_ids is None else csc.edge_ids[positions].long()]
 
         return structure.on_edges(
-            run,
-            edges={"rows": rows},
-            others={"steps": self.steps},
-            result=self.row_layout,
-            row_type=((self.degree, *rows.shape[1:]), rows.dtype),
+            EdgeCall(
+                run,
+                edges={"rows": rows},
+                others={"steps": self.steps},
+                result=self.row_layout,
+                row_type=((self.degree, *rows.shape[1:]), rows.dtype),
+            )
         )
 
     def select(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
@@ -193,17 +196,20 @@ class _Bucket:
             return rows[_of_degree(csc, self.degree)]
 
         return structure.on_edges(
-            run,
-            destinations={"rows": rows},
-            result=self.row_layout,
-            row_type=(rows.shape[1:], rows.dtype),
+            EdgeCall(
+                run,
+                destinations={"rows": rows},
+                result=self.row_layout,
+                row_type=(rows.shape[1:], rows.dtype),
+            )
         )
 
 
 def _join(structure: PartitionedStructure, parts: dict[str, Tensor]) -> PartitionedTensor:
     """Returns rows of destinations, from those of each in-degree; others are zero."""
     first = next(iter(parts.values()))
-    return structure.on_edges(_put, others=parts, row_type=(first.shape[1:], first.dtype))
+    row_type = first.shape[1:], first.dtype
+    return structure.on_edges(EdgeCall(_put, others=parts, row_type=row_type))
 
 
 def _put(csc: Csc, **parts: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch_geometric.nn.conv import FastRGCNConv, HGTConv, RGCNConv
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
+    EdgeCall,
     NodeIndex,
     PartitionedEdgeIndex,
     PartitionedStructure,
@@ -182,9 +183,11 @@ def _add_remaining_self_loops(
     if edge_attr is not None:
         edges = _edge_tensor("edge_attr", edge_attr, structure)
         of_loops = structure.on_edges(
-            _replace_loop_rows,
-            destinations={"rows": _loop_rows(edge_index, edge_attr, fill_value)},
-            edges={"edges": edges, "is_loop": self_loop_mask(structure)},
+            EdgeCall(
+                _replace_loop_rows,
+                destinations={"rows": _loop_rows(edge_index, edge_attr, fill_value)},
+                edges={"edges": edges, "is_loop": self_loop_mask(structure)},
+            )
         )
         edge_attr = loops.append(select_edge_rows(edges, rest), of_loops)
     return PartitionedEdgeIndex(loops.structure), edge_attr

@@ -13,8 +13,10 @@ from peergraph.aggregate.functions import (
 )
 from peergraph.aggregate.kernels.arguments import DTYPES, supports
 from peergraph.aggregate.messages.message import Message, message
-from peergraph.aggregate.ops.attention import attention_fits
+from peergraph.aggregate.ops.attention import AttentionSum, attention_fits
 from peergraph.aggregate.ops.spmm import Sum
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
+from peergraph.aggregate.ops.spmm_linear import SumLinear
 from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
@@ -29,6 +31,7 @@ FEATURE_DTYPES = tuple(DTYPES)
 __all__ = [
     "FEATURE_DTYPES",
     "ApartPairs",
+    "AttentionSum",
     "Csc",
     "JointPairs",
     "Message",
@@ -37,6 +40,8 @@ __all__ = [
     "RelationColumns",
     "Structure",
     "Sum",
+    "SumAddSelf",
+    "SumLinear",
     "TracedEdges",
     "TracedStructure",
     "TypedEdges",

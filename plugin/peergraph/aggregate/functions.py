@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.ops.attention import AttentionSum
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
+from peergraph.aggregate.ops.spmm_linear import SumLinear
 from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.memory import TableRows
 
@@ -171,13 +174,7 @@ def attention(
         NotImplementedError: heads of a size that does not fit a GPU's kernels.
     """
     return csc.attention(
-        x,
-        left,
-        right,
-        att=att,
-        negative_slope=negative_slope,
-        self_loops=self_loops,
-        deterministic=deterministic,
+        AttentionSum(x, left, right, att, negative_slope, self_loops, deterministic)
     )
 
 
@@ -215,9 +212,7 @@ def spmm_add_self(
         ValueError: shapes or devices that do not go together.
         TypeError: as :func:`g_spmm`.
     """
-    return csc.spmm_add_self(
-        x, self_weight, e, bias, backward=backward, deterministic=deterministic
-    )
+    return csc.spmm_add_self(SumAddSelf(x, self_weight, e, bias, backward, deterministic))
 
 
 def spmm_linear(
@@ -263,14 +258,7 @@ def spmm_linear(
     weights = [weights] if isinstance(weights, Tensor) else list(weights)
     if not structures or len(structures) != len(weights):
         raise ValueError(f"each structure needs a weight, got {len(structures)} and {len(weights)}")
-    return structures[0].spmm_linear(
-        reduce,
-        x,
-        weights[0],
-        self_weight,
-        bias,
-        self_x=self_x,
-        others=list(zip(structures[1:], weights[1:], strict=True)),
-        backward=backward,
-        deterministic=deterministic,
+    first, *others = structures
+    return first.spmm_linear(
+        SumLinear(reduce, x, weights, self_weight, bias, self_x, others, backward, deterministic)
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate.messages.message import Message
+from peergraph.aggregate.ops.attention import AttentionSum
 from peergraph.aggregate.ops.spmm import Sum
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
+from peergraph.aggregate.ops.spmm_linear import SumLinear
 from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.memory import TableRows
 
@@ -130,32 +133,12 @@ class Structure(ABC):
         """
 
     @abstractmethod
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def spmm_add_self(self, of: SumAddSelf) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
 
     @abstractmethod
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[Any, Tensor]] = (),
-    ) -> Tensor:
-        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
-
-        Args:
-            others: further structures of the same kind over the same nodes, with their weights.
-        """
+    def spmm_linear(self, of: SumLinear) -> Tensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
 
     @abstractmethod
     def sddmm(
@@ -177,16 +160,7 @@ class Structure(ABC):
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
 
     @abstractmethod
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-    ) -> Tensor:
+    def attention(self, of: AttentionSum) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
 
     @abstractmethod

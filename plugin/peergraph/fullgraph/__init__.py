@@ -19,6 +19,7 @@ from peergraph.fullgraph.offload.functions.write_rows import write_rows
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.random.plain_tensors import keyed_random
+from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
     select_edge_layout,
@@ -49,6 +50,7 @@ run_uncompiled(__name__)
 __all__ = [
     "CapturedStep",
     "Duplication",
+    "EdgeCall",
     "EdgeReversal",
     "FullGraph",
     "FullGraphOptions",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, SumAddSelf
 from peergraph.aggregate.layers import degree_normalisation, typed_sums
 from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.memory.device.default_machine import WORK
@@ -308,9 +308,9 @@ def test_gcn_multiplies_where_that_is_narrower(
     widths: list[int] = []
     spmm_add_self = Csc.spmm_add_self
 
-    def recorded(csc: Csc, x: Tensor, *args: Any, **more: Any) -> Tensor:
-        widths.append(x.shape[1])
-        return spmm_add_self(csc, x, *args, **more)
+    def recorded(csc: Csc, of: SumAddSelf) -> Tensor:
+        widths.append(of.x.shape[1])
+        return spmm_add_self(csc, of)
 
     monkeypatch.setattr(Csc, "spmm_add_self", recorded)
     theirs, ours = (layer.to(device) for layer in pair("GCNConv", WIDTH, out))

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from peergraph.aggregate import AttentionSum
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.functions import recording
 from peergraph.fullgraph.offload.programs import program
@@ -179,7 +180,7 @@ def test_attention_with_another_slope() -> None:
         x = to.x @ weight
         left, right = x[:, :2] * 1.0, x[:, 2:4] * 2.0
         out: Tensor = to.structure.attention(
-            x=x.view(-1, 2, 4), left=left, right=right, negative_slope=slope
+            AttentionSum(x.view(-1, 2, 4), left, right, negative_slope=slope)
         )
         return out.full_tensor()
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from peergraph.aggregate import Csc
+from peergraph.aggregate import Csc, SumAddSelf
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.programs import program, row_pass
@@ -184,7 +184,7 @@ class ScaledSum(Layer):
 
     def forward(self, data: Data, x: Tensor) -> Tensor:
         share = torch.ones((), dtype=x.dtype)
-        return self.linear(data.structure.spmm_add_self(0.5 * x, share))
+        return self.linear(data.structure.spmm_add_self(SumAddSelf(0.5 * x, share)))
 
 
 def test_structures_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
 from peergraph.aggregate.structure import Structure
 from peergraph.memory.device.default_machine import WORK
 
@@ -209,7 +210,7 @@ def _scaled_sum(
     """Returns the sum of rows that are scaled before and after."""
     scaled = x if scales.source is None else x * scales.source
     if scales.missing_loops is not None:
-        out = structure.spmm_add_self(scaled, scales.missing_loops)
+        out = structure.spmm_add_self(SumAddSelf(scaled, scales.missing_loops))
     elif edge_weight is None:
         out = structure.spmm("copy_u", "sum", scaled)
     else:
@@ -237,6 +238,6 @@ def _weighted_sum(
     if edge_weight is not None:
         edges = edges * edge_weight
     if weights.loops is not None:
-        return structure.spmm_add_self(x, weights.loops.to(x.dtype), edges, bias)
+        return structure.spmm_add_self(SumAddSelf(x, weights.loops.to(x.dtype), edges, bias))
     out = structure.spmm("mul", "sum", x, edges)
     return out if bias is None else out + bias

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.layers.node_scores import node_scores
-from peergraph.aggregate.ops.attention import attention_fits
+from peergraph.aggregate.ops.attention import AttentionSum, attention_fits
 from peergraph.aggregate.structure import Structure
 
 
@@ -65,13 +65,8 @@ def gat(
         right = node_scores(destination_x, att_destination)[1]
     one_pass = edge_scores is None and edge_weight is None
     if one_pass and _runs_in_one_pass(structure, x, dropout):
-        return structure.attention(
-            x,
-            left,
-            right,
-            negative_slope=negative_slope,
-            self_loops=_num_loops(structure) if add_self_loops else None,
-        )
+        loops = _num_loops(structure) if add_self_loops else None
+        return structure.attention(AttentionSum(x, left, right, None, negative_slope, loops))
     _check_no_self_loops(add_self_loops)
     weights = gat_weights(
         structure,
@@ -146,14 +141,8 @@ def gatv2(
         ValueError, TypeError: as :func:`gat`.
     """
     if edge_weight is None and _runs_in_one_pass(structure, x, dropout):
-        return structure.attention(
-            x,
-            None,
-            destination_x,
-            att=att,
-            negative_slope=negative_slope,
-            self_loops=_num_loops(structure) if add_self_loops else None,
-        )
+        loops = _num_loops(structure) if add_self_loops else None
+        return structure.attention(AttentionSum(x, None, destination_x, att, negative_slope, loops))
     _check_no_self_loops(add_self_loops)
     ends = without_autocast(lambda: structure.sddmm("add", x, destination_x))
     scores = (F.leaky_relu(ends, negative_slope) * att).sum(-1)

@@ -8,6 +8,7 @@ from torch import Tensor
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.messages.message import message
 from peergraph.aggregate.ops.operands import as_tensor
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
 from peergraph.aggregate.structure import Structure
 from peergraph.memory import TableRows
 from peergraph.memory.device.default_machine import WORK
@@ -44,7 +45,7 @@ def gin(
     """
     factor = _self_weight(eps, x.dtype, x.device)
     if reduce == "sum" and self_x is None:
-        return structure.spmm_add_self(x, factor, edge_weight)
+        return structure.spmm_add_self(SumAddSelf(x, factor, edge_weight))
     out = structure.spmm("copy_u" if edge_weight is None else "mul", reduce, x, edge_weight)
     rows = as_tensor(x, structure.num_destinations) if self_x is None else self_x
     return torch.addcmul(out, rows, factor)

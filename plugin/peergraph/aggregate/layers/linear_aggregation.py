@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.operands import as_tensor
-from peergraph.aggregate.ops.spmm_linear import add_product
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
+from peergraph.aggregate.ops.spmm_linear import SumLinear, add_product
 from peergraph.aggregate.structure import Structure
 from peergraph.memory import TableRows
 
@@ -61,7 +62,7 @@ def sage(
             raise ValueError("reduce 'gcn' has no self_weight")
         return _mean_with_self(structure, x, weight, self_x, bias, edge_weight, project_first)
     if edge_weight is None and (not project_first or structure.orders_products):
-        return structure.spmm_linear(reduce, x, weight, self_weight, bias, self_x=self_x)
+        return structure.spmm_linear(SumLinear(reduce, x, [weight], self_weight, bias, self_x))
     message = "copy_u" if edge_weight is None else "mul"
     if self_weight is not None and self_x is None:
         self_x = as_tensor(x, structure.num_destinations)
@@ -90,7 +91,7 @@ def _mean_with_self(
         self_x = None if self_x is None else F.linear(self_x, weight)
     if self_x is None:
         one = torch.ones(1, dtype=x.dtype, device=x.device)
-        sums = structure.spmm_add_self(x, one, edge_weight)
+        sums = structure.spmm_add_self(SumAddSelf(x, one, edge_weight))
     else:
         message = "copy_u" if edge_weight is None else "mul"
         sums = structure.spmm(message, "sum", x, edge_weight) + self_x
@@ -154,10 +155,8 @@ def rgcn(
     """
     if not structures or len(structures) != len(weights):
         raise ValueError(f"each structure needs a weight, got {len(structures)} and {len(weights)}")
-    others = list(zip(structures[1:], weights[1:], strict=True))
-    return structures[0].spmm_linear(
-        reduce, x, weights[0], self_weight, bias, self_x=self_x, others=others
-    )
+    first, *others = structures
+    return first.spmm_linear(SumLinear(reduce, x, weights, self_weight, bias, self_x, others))
 
 
 def rgcn_by_basis(

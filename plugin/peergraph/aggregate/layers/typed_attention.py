@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.ops.attention import attention
+from peergraph.aggregate.ops.attention import AttentionSum, attention
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm import Sum, spmm
@@ -73,7 +73,7 @@ def _attend(
     matrix: EdgeMatrix, x: Tensor, left: Tensor, right: Tensor, slope: float, dropout: float
 ) -> Tensor:
     if dropout == 0:
-        return attention(matrix, x, left, right, negative_slope=slope)
+        return attention(matrix, AttentionSum(x, left, right, negative_slope=slope))
     scores = F.leaky_relu(sddmm(matrix, "add", left, right), slope)
     weights = F.dropout(edge_softmax(matrix, scores), dropout).to(x.dtype)
     return spmm(matrix, Sum("mul", "sum", x, weights.unsqueeze(-1)))

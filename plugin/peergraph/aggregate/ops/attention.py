@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -58,19 +58,22 @@ def has_kernel(dtype: torch.dtype, heads: int, depth: int, device: torch.device)
     return bool(_C.attention_fits(DTYPES[dtype], heads, depth, launch_on(device).device))
 
 
-def attention(
-    matrix: EdgeMatrix,
-    x: Tensor,
-    left: Tensor | None = None,
-    right: Tensor | None = None,
-    *,
-    att: Tensor | None = None,
-    negative_slope: float = 0.2,
-    self_loops: int | None = None,
-    deterministic: bool | None = None,
-) -> Tensor:
+class AttentionSum(NamedTuple):
+    """What :func:`peergraph.aggregate.attention` computes, without the structure."""
+
+    x: Tensor
+    left: Tensor | None = None
+    right: Tensor | None = None
+    att: Tensor | None = None
+    negative_slope: float = 0.2
+    self_loops: int | None = None
+    deterministic: bool | None = None
+
+
+def attention(matrix: EdgeMatrix, of: AttentionSum) -> Tensor:
     """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
-    _check_operands(matrix, x, left, right, att, self_loops)
+    _check_operands(matrix, of)
+    x, left, right, att, negative_slope, self_loops, deterministic = of
     heads, depth = x.shape[1:]
     if heads * depth == 0:
         # There is no kernel, but all operands must be part of the graph of gradients.
@@ -91,14 +94,8 @@ def attention(
     return out if fitting == depth else out[..., :depth].contiguous()
 
 
-def _check_operands(
-    matrix: EdgeMatrix,
-    x: Tensor,
-    left: Tensor | None,
-    right: Tensor | None,
-    att: Tensor | None,
-    self_loops: int | None,
-) -> None:
+def _check_operands(matrix: EdgeMatrix, of: AttentionSum) -> None:
+    x, left, right, att, _, self_loops, _ = of
     check_operand("x", x, matrix.device, matrix.num_sources, "sources")
     if x.dim() != 3:
         raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")

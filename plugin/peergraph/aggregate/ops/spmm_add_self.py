@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +26,25 @@ from peergraph.autograd import Function
 from peergraph.memory import TableRows
 
 
-def spmm_add_self(
-    matrix: EdgeMatrix,
-    x: Tensor | TableRows,
-    self_weight: Tensor,
-    e: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    backward: Backward = "auto",
-    deterministic: bool | None = None,
-) -> Tensor:
+class SumAddSelf(NamedTuple):
+    """What :func:`peergraph.aggregate.spmm_add_self` computes, without the structure."""
+
+    x: Tensor | TableRows
+    self_weight: Tensor
+    e: Tensor | None = None
+    bias: Tensor | None = None
+    backward: Backward = "auto"
+    deterministic: bool | None = None
+
+    @property
+    def message(self) -> str:
+        """The message of :class:`Sum`."""
+        return "copy_u" if self.e is None else "mul"
+
+
+def spmm_add_self(matrix: EdgeMatrix, of: SumAddSelf) -> Tensor:
     """Sums messages and weighted first rows: :func:`peergraph.aggregate.spmm_add_self`."""
+    x, self_weight, e, bias, backward, deterministic = of
     check_first_rows(matrix, x)
     count = matrix.num_destinations
     if tuple(self_weight.shape) not in ((), (1,), (count, 1)):
@@ -47,10 +55,9 @@ def spmm_add_self(
         raise ValueError(f"e must be [{matrix.num_edges}], got {list(e.shape)}")
     if bias is not None and tuple(bias.shape) != tuple(x.shape[1:]):
         raise ValueError(f"bias must be {list(x.shape[1:])}, got {list(bias.shape)}")
-    message = "copy_u" if e is None else "mul"
     same = {t.dtype for t in (self_weight, e, bias) if t is not None} == {x.dtype}
     if isinstance(x, TableRows) or not same or not pays_to_fuse(x):
-        out = spmm(matrix, Sum(message, "sum", x, e, backward, deterministic))
+        out = spmm(matrix, Sum(of.message, "sum", x, e, backward, deterministic))
         out = torch.addcmul(out, as_tensor(x, count), self_weight)
         return out if bias is None else out + bias
     if x.device != matrix.device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -42,27 +42,43 @@ from peergraph.memory import TableRows
 _NARROW = (torch.float16, torch.bfloat16)
 
 
-def spmm_linear(
-    matrix: EdgeMatrix,
-    reduce: str,
-    x: Tensor | TableRows,
-    weight: Tensor,
-    self_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    self_x: Tensor | None = None,
-    others: Sequence[tuple[EdgeMatrix, Tensor]] = (),
-    backward: Backward = "auto",
-    deterministic: bool | None = None,
-) -> Tensor:
-    """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+class SumLinear(NamedTuple):
+    """What :func:`peergraph.aggregate.spmm_linear` computes, without the first structure."""
 
-    Args:
-        others: further matrices of the same nodes, with their weights.
-    """
-    matrices = [matrix, *(other for other, _ in others)]
-    weights = [weight, *(other for _, other in others)]
-    _check(matrices, reduce, x, weights, self_weight, self_x, bias)
+    reduce: str
+    x: Tensor | TableRows
+    weights: Sequence[Tensor]
+    self_weight: Tensor | None = None
+    bias: Tensor | None = None
+    self_x: Tensor | None = None
+    others: Sequence[Any] = ()
+    """Further structures of the same kind over the same nodes, one for each further weight."""
+    backward: Backward = "auto"
+    deterministic: bool | None = None
+
+    def check(self) -> None:
+        """Raises ValueError unless the reduction and the shapes of weights and bias are right."""
+        if self.reduce not in REDUCTIONS:
+            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {self.reduce!r}")
+        if len(self.weights) != 1 + len(self.others):
+            raise ValueError(
+                f"each structure needs a weight, got {1 + len(self.others)} and {len(self.weights)}"
+            )
+        out = self.weights[0].shape[0] if self.weights[0].dim() == 2 else 0
+        for i, weight in enumerate(self.weights):
+            _check_shape(f"weights[{i}]", weight, (out, self.x.shape[1]))
+        if self.self_weight is not None:
+            rows = self.x if self.self_x is None else self.self_x
+            _check_shape("self_weight", self.self_weight, (out, rows.shape[1]))
+        if self.bias is not None:
+            _check_shape("bias", self.bias, (out,))
+
+
+def spmm_linear(matrix: EdgeMatrix, of: SumLinear) -> Tensor:
+    """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
+    reduce, x, _, self_weight, bias, self_x, _, backward, deterministic = of
+    matrices, weights = [matrix, *of.others], list(of.weights)
+    _check(matrices, of)
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
     dtype, kind = product_dtype(x), x.device.type
@@ -161,19 +177,8 @@ def _multiplied(
     return products(count, sums, weights, own, self_weight, bias)
 
 
-def _check(
-    matrices: list[EdgeMatrix],
-    reduce: str,
-    x: Tensor | TableRows,
-    weights: list[Tensor],
-    self_weight: Tensor | None,
-    self_x: Tensor | None,
-    bias: Tensor | None,
-) -> None:
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-    if not matrices or len(matrices) != len(weights):
-        raise ValueError(f"each structure needs a weight, got {len(matrices)} and {len(weights)}")
+def _check(matrices: list[EdgeMatrix], of: SumLinear) -> None:
+    x, self_weight, self_x = of.x, of.self_weight, of.self_x
     count = matrices[0].num_destinations
     for other in matrices[1:]:
         if (other.num_sources, other.num_destinations) != (matrices[0].num_sources, count):
@@ -188,26 +193,9 @@ def _check(
         raise ValueError("self_x needs self_weight, got none")
     if self_x is not None and (self_x.dim() != 2 or self_x.shape[0] != count):
         raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
-    check_weights(x, weights, self_weight, self_x, bias)
+    of.check()
     if isinstance(x, Tensor):
         check_operand("x", x, matrices[0].device, matrices[0].num_sources, "sources")
-
-
-def check_weights(
-    x: Tensor | TableRows,
-    weights: list[Tensor],
-    self_weight: Tensor | None,
-    self_x: Tensor | None,
-    bias: Tensor | None,
-) -> None:
-    """Raises ValueError unless weights and bias have the shapes that go with the features."""
-    out = weights[0].shape[0] if weights[0].dim() == 2 else 0
-    for i, weight in enumerate(weights):
-        _check_shape(f"weights[{i}]", weight, (out, x.shape[1]))
-    if self_weight is not None:
-        _check_shape("self_weight", self_weight, (out, (x if self_x is None else self_x).shape[1]))
-    if bias is not None:
-        _check_shape("bias", bias, (out,))
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -13,10 +13,12 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.kernels.attention import AttentionInputs
 from peergraph.aggregate.messages.message import Message
-from peergraph.aggregate.ops.attention import attention_fits, depth_for
+from peergraph.aggregate.ops.attention import AttentionSum, attention_fits, depth_for
 from peergraph.aggregate.ops.operands import align, autocast, columns, flat, view_if_aliased
 from peergraph.aggregate.ops.sddmm import expand
 from peergraph.aggregate.ops.spmm import Sum
+from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
+from peergraph.aggregate.ops.spmm_linear import SumLinear
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edge_values import (
     traced_attention,
@@ -124,32 +126,23 @@ class TracedStructure(Structure):
         """Raises ``NotImplementedError``."""
         raise NotImplementedError("torch.compile: spmm_transposed of a traced structure")
 
-    def spmm_add_self(
-        self, x: Any, self_weight: Tensor, e: Tensor | None = None, bias: Tensor | None = None
-    ) -> Tensor:
+    def spmm_add_self(self, of: SumAddSelf) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        x, self_weight, e, bias = of[:4]
+        assert not isinstance(x, TableRows)
         tensors = [tensor for tensor in (self_weight, e, bias) if tensor is not None]
         if all(tensor.dtype == x.dtype for tensor in tensors) and not _has_autocast(x):
             weight = None if e is None else e.unsqueeze(1)
             return traced_spmm_add_self(x, weight, self_weight, bias, self._edges)
-        out = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
+        out = self.spmm(of.message, "sum", x, e)
         out = torch.addcmul(out, x[: self.num_destinations], self_weight)
         return out if bias is None else out + bias
 
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Any,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[Any, Tensor]] = (),
-    ) -> Tensor:
+    def spmm_linear(self, of: SumLinear) -> Tensor:
         """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
-        structures = [self, *(other for other, _ in others)]
-        weights = [weight, *(matrix for _, matrix in others)]
+        reduce, x, _, self_weight, bias, self_x, others = of[:7]
+        assert not isinstance(x, TableRows)
+        structures, weights = [self, *others], list(of.weights)
         optional = [t for t in (self_weight, bias, self_x) if t is not None]
         same = all(tensor.dtype == x.dtype for tensor in (*weights, *optional))
         if reduce in ("sum", "mean") and same and not _has_autocast(x):
@@ -207,17 +200,9 @@ class TracedStructure(Structure):
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
         return attention_fits(x)
 
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-    ) -> Tensor:
+    def attention(self, of: AttentionSum) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
+        x, left, right, att, negative_slope, self_loops = of[:6]
         depth, wide = x.shape[2], att is not None
         fitting = depth_for(x)
         assert fitting is not None

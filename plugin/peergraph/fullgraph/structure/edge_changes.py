@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -114,10 +115,12 @@ def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -
 
     mask = selected.cached("mask of edges", make_mask)
     return selected.on_edges(
-        lambda csc, edges, mask: edges[mask],
-        others={"edges": edges, "mask": mask},
-        result="edge",
-        row_type=(edges.shape[1:], edges.dtype),
+        EdgeCall(
+            lambda csc, edges, mask: edges[mask],
+            others={"edges": edges, "mask": mask},
+            result="edge",
+            row_type=(edges.shape[1:], edges.dtype),
+        )
     )
 
 
@@ -152,12 +155,14 @@ class LoopStructure(NamedTuple):
             rows = torch.cat([edges.to_local(), loops.to_local().index_select(0, self.loop_rows)])
             return from_local(rows, self.structure.edge_layout)
         return self.structure.on_edges(
-            _insert_loops,
-            destinations={"loops": loops},
-            edges={"is_loop": self.is_loop},
-            others={"edges": edges},
-            result="edge",
-            row_type=(edges.shape[1:], edges.dtype),
+            EdgeCall(
+                _insert_loops,
+                destinations={"loops": loops},
+                edges={"is_loop": self.is_loop},
+                others={"edges": edges},
+                result="edge",
+                row_type=(edges.shape[1:], edges.dtype),
+            )
         )
 
 

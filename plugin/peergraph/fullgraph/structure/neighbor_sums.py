@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Sum
+from peergraph.aggregate import Csc, Sum, SumAddSelf, SumLinear
 from peergraph.aggregate.ops.operands import align, autocast, columns
 from peergraph.aggregate.ops.source_gradients import accumulates_in
 from peergraph.fullgraph.exchange.block_stages import BlockStages
@@ -164,7 +164,7 @@ class NeighborSums:
         return None if narrow else "values of edges are wider than features"
 
 
-def check_order(of: Sum) -> None:
+def check_order(of: Sum | SumAddSelf | SumLinear) -> None:
     """Raises ValueError for atomics: gradients over partitioned edges are in a fixed order."""
     if of.backward == "atomic":
         raise ValueError("backward='atomic' adds in no fixed order, as partitioned edges do")

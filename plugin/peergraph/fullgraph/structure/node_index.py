@@ -11,12 +11,8 @@ from torch import Tensor
 from peergraph.aggregate import FEATURE_DTYPES, Csc
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.partitioned_structure import (
-    NONE,
-    Operands,
-    PartitionedStructure,
-    kept_ends,
-)
+from peergraph.fullgraph.structure.edge_call import NONE, EdgeCall, Operands
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.without_memory import make_without_memory
 
@@ -94,9 +90,10 @@ class NodeIndex(PartitionedTensor):
         dim = dim % x.dim()
         rows = {"x": x if dim == 0 else x.movedim(dim, 0)}
         if self.end == "source":
-            selected = self.structure.on_edges(_at_sources, sources=rows, result="edge")
+            call = EdgeCall(_at_sources, sources=rows, result="edge")
         else:
-            selected = self.structure.on_edges(_at_destinations, destinations=rows, result="edge")
+            call = EdgeCall(_at_destinations, destinations=rows, result="edge")
+        selected = self.structure.on_edges(call)
         return selected if dim == 0 else selected.movedim(0, dim)  # type: ignore[return-value]
 
     def reduce_edges(
@@ -117,7 +114,7 @@ class NodeIndex(PartitionedTensor):
                 rows in the dimension `dim`.
             x: partitioned along `dim` as the edges.
             dim: the dimension of edges, which becomes that of nodes.
-            parameters: see :meth:`PartitionedStructure.on_edges`.
+            parameters: see :class:`EdgeCall`.
         """
         dim = dim % x.dim()
         end = self.end
@@ -129,11 +126,9 @@ class NodeIndex(PartitionedTensor):
             reduced = function(rows, index=index, dim_size=count, dim=dim, **parameters)
             return reduced if dim == 0 else reduced.movedim(dim, 0)
 
+        rows = {"x": x if dim == 0 else x.movedim(dim, 0)}
         reduced = self.structure.on_edges(
-            run,
-            edges={"x": x if dim == 0 else x.movedim(dim, 0)},
-            parameters=parameters,
-            result=end,
+            EdgeCall(run, edges=rows, parameters=parameters, result=end)
         )
         return reduced if dim == 0 else reduced.movedim(0, dim)  # type: ignore[return-value]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_call import EdgeCall, Operands
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.selection import in_layout
@@ -36,10 +38,6 @@ class OperandChecks:
         """Returns this rank's rows of features of edges, or None for None."""
         return _local(self.check_edge(name, e))
 
-    def other(self, name: str, x: Any) -> Tensor | None:
-        """Returns this rank's rows of a partitioned tensor of any layout, or None for None."""
-        return _local(self.check_other(name, x))
-
     def check_source(self, name: str, x: Any) -> PartitionedTensor | None:
         """Returns features of sources, or None; raises for anything else."""
         return _check_rows(name, x, self.sources, "sources")
@@ -52,8 +50,17 @@ class OperandChecks:
         """Returns features of edges, or None; raises for anything else."""
         return _check_rows(name, e, self.edges, "edges")
 
-    def check_other(self, name: str, x: Any) -> PartitionedTensor | None:
-        """Returns a partitioned tensor of any layout, or None; raises for anything else."""
+    def check_call(self, call: EdgeCall) -> EdgeCall:
+        """Returns the call with operands whose rows are in place; raises for other operands."""
+        return call._replace(
+            sources=_check_each(self.check_source, call.sources),
+            destinations=_check_each(self.check_destination, call.destinations),
+            edges=_check_each(self.check_edge, call.edges),
+            others=_check_each(self._check_other, call.others),
+            parameters=_check_each(self.parameter, call.parameters),
+        )
+
+    def _check_other(self, name: str, x: Any) -> PartitionedTensor | None:
         return _check_rows(name, x, getattr(x, "row_layout", self.edges), "rows")
 
     def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
@@ -77,6 +84,10 @@ class OperandChecks:
                 f"{what} needs destinations that are the sources, got sources of "
                 f"{self.sources} and destinations of {self.destinations}"
             )
+
+
+def _check_each(check: Callable[[str, Any], Tensor | None], operands: Operands) -> Operands:
+    return {name: check(name, operand) for name, operand in operands.items()}
 
 
 def _local(tensor: PartitionedTensor | None) -> Tensor | None:

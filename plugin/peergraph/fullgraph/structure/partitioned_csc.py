@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Sum
+from peergraph.aggregate import Csc, Sum, SumAddSelf, SumLinear
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm_linear import products
@@ -19,21 +19,17 @@ from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.exchange.route import Route, move_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_call import EdgeCall, local_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, check_order
 from peergraph.fullgraph.structure.partitioned_structure import (
-    NONE,
-    Operands,
     PartitionedStructure,
-    RowsOf,
-    RowType,
     constant_inputs,
     kept_ends,
 )
 from peergraph.fullgraph.structure.shared_rows import current_sharing, join_once
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import TableRows
 
 _Rows = TypeVar("_Rows", bound=Tensor)
 
@@ -246,22 +242,18 @@ class PartitionedCsc(PartitionedStructure):
         # What is kept must not be changed with the result.
         return self._of_destinations(out.clone() if constant else out)
 
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> PartitionedTensor:
+    def spmm_add_self(self, of: SumAddSelf) -> PartitionedTensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`.
 
-        `self_weight` is [] or [1] plain, or [destinations, 1] partitioned.
+        ``self_weight`` is [] or [1] plain, or [destinations, 1] partitioned.
         """
         self._operands.check_same_nodes("spmm_add_self")
-        by_row = self_weight.dim() == 2
+        check_order(of)
+        self_weight, by_row = of.self_weight, of.self_weight.dim() == 2
         plain = None if by_row else self._operands.parameter("self_weight", self_weight)
-        offset = self._operands.parameter("bias", bias)
-        sources, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
+        offset = self._operands.parameter("bias", of.bias)
+        sources = self._operands.check_source("x", of.x)
+        factors = self._operands.check_edge("e", of.e)
         assert sources is not None
         rows, edges = sources.to_local(), None if factors is None else factors.to_local()
         _, [plain, offset] = local_operands(self.plan, [], [plain, offset])
@@ -269,39 +261,24 @@ class PartitionedCsc(PartitionedStructure):
         assert weight is not None
         constant = self.keeps(sources, factors)
         if self.plan.is_empty and not constant:
-            out = self.local.spmm_add_self(rows, weight, edges, offset)
+            out = self.local.spmm_add_self(SumAddSelf(rows, weight, edges, offset))
             return self._of_destinations(out)
-        message = "copy_u" if factors is None else "mul"
-        sums = self._reduce(Sum(message, "sum", sources, factors), constant)
+        sums = self._reduce(Sum(of.message, "sum", sources, factors), constant)
         out = torch.addcmul(sums, rows, weight)
         return self._of_destinations(out if offset is None else out + offset)
 
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[PartitionedCsc, Tensor]] = (),
-    ) -> PartitionedTensor:
+    def spmm_linear(self, of: SumLinear) -> PartitionedTensor:
         """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
 
-        Args:
-            others: further structures over the same nodes, with their weights; rows are exchanged
-                once for all.
+        Rows are exchanged once for all structures.
         """
-        structures, weights = self._check_spmm_linear(
-            reduce, x, weight, self_weight, bias, self_x, others
-        )
-        features = self._operands.check_source("x", x)
-        self_rows = self._operands.destination("self_x", self_x)
+        structures, reduce = self._check_linear(of), of.reduce
+        features = self._operands.check_source("x", of.x)
+        self_rows = self._operands.destination("self_x", of.self_x)
         assert features is not None
         rows = features.to_local()
-        tensors = [self_weight, bias, *weights]
-        names = ["self_weight", "bias", "weight", *(f"others[{i}]" for i in range(len(others)))]
+        tensors = [of.self_weight, of.bias, *of.weights]
+        names = ["self_weight", "bias", *(f"weights[{i}]" for i in range(len(of.weights)))]
         parameters = [self._operands.parameter(*pair) for pair in zip(names, tensors, strict=True)]
         own, offset, *entered = self._enter(parameters)
         matrices = [matrix for matrix in entered if matrix is not None]
@@ -310,10 +287,10 @@ class PartitionedCsc(PartitionedStructure):
         linear = reduce in ("sum", "mean")
         constant = linear and min([structure.keeps(features) for structure in structures])
         is_square = self.num_sources == self.num_destinations
-        is_narrower = linear and multiplies_first(rows, weights, is_square=is_square)
+        is_narrower = linear and multiplies_first(rows, of.weights, is_square=is_square)
         shared = None
         if len(structures) == 1 and not constant:
-            shared = self._shared(features, len(weight) if is_narrower else rows.shape[1])
+            shared = self._shared(features, len(matrices[0]) if is_narrower else rows.shape[1])
         if is_narrower and not constant and shared is None:
             out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
             for structure, matrix in zip(structures, matrices, strict=True):
@@ -336,56 +313,40 @@ class PartitionedCsc(PartitionedStructure):
                 sources, relations = shared[0], [shared[1]]
             assert sources is not None
             # Of the extended rows the first are this rank's.
-            of_x = self_x is None and sources.dtype == rows.dtype
-            out = relations[0].spmm_linear(
-                reduce,
-                sources,
-                matrices[0],
-                own,
-                offset,
-                self_x=None if of_x else self_rows,
-                others=list(zip(relations[1:], matrices[1:], strict=True)),
-                backward="transpose",
+            of_x = of.self_x is None and sources.dtype == rows.dtype
+            self_rows, [first, *rest] = None if of_x else self_rows, relations
+            out = first.spmm_linear(
+                SumLinear(reduce, sources, matrices, own, offset, self_rows, rest, "transpose")
             )
         return self._of_destinations(out)
 
-    def on_edges(
-        self,
-        function: Callable[..., Tensor],
-        *,
-        sources: Operands = NONE,
-        destinations: Operands = NONE,
-        edges: Operands = NONE,
-        others: Operands = NONE,
-        parameters: Operands = NONE,
-        result: RowsOf | RowLayout = "destination",
-        row_type: RowType | None = None,
-    ) -> PartitionedTensor:
+    def on_edges(self, call: EdgeCall) -> PartitionedTensor:
         """Runs a function on this rank's edges: see :meth:`PartitionedStructure.on_edges`."""
-        checks = self._operands
-        if sources:
+        call = self._operands.check_call(call)
+        if call.sources:
             self._sums.last_exchange = "all at once: a function of edges reads them"
         extended, plain = local_operands(
             self.plan,
-            [checks.source(name, x) for name, x in sources.items()],
-            [checks.parameter(name, x) for name, x in parameters.items()],
+            list(local_rows(call.sources).values()),
+            list(call.parameters.values()),
         )
-        rows = function(
+        rows = call.function(
             self.local,
-            **dict(zip(sources, extended, strict=True)),
-            **{name: checks.destination(name, x) for name, x in destinations.items()},
-            **{name: checks.edge(name, e) for name, e in edges.items()},
-            **{name: checks.other(name, x) for name, x in others.items()},
-            **dict(zip(parameters, plain, strict=True)),
+            **dict(zip(call.sources, extended, strict=True)),
+            **local_rows(call.destinations, call.edges, call.others),
+            **dict(zip(call.parameters, plain, strict=True)),
         )
         actual_type = (tuple(rows.shape[1:]), rows.dtype)
-        if row_type is not None and actual_type != (tuple(row_type[0]), row_type[1]):
-            raise ValueError(f"row_type must be {actual_type} as the result, got {row_type}")
-        if result == "source":
+        if call.row_type is not None:
+            row_type = (tuple(call.row_type[0]), call.row_type[1])
+            if actual_type != row_type:
+                raise ValueError(f"row_type must be {actual_type} as the result, got {row_type}")
+        if call.result == "source":
             return from_local(add_to_owners(self.plan, rows), self.source_layout)
-        if isinstance(result, RowLayout):
-            return from_local(rows, result)
-        return from_local(rows, self.edge_layout if result == "edge" else self.destination_layout)
+        if isinstance(call.result, RowLayout):
+            return from_local(rows, call.result)
+        layout = self.edge_layout if call.result == "edge" else self.destination_layout
+        return from_local(rows, layout)
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         """Runs a layer: see :class:`peergraph.aggregate.Structure`.

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Message, Structure, attention_fits
+from peergraph.aggregate import AttentionSum, Csc, Message, Structure, SumLinear, attention_fits
 from peergraph.aggregate.ops.operands import autocast
-from peergraph.aggregate.ops.spmm import REDUCTIONS
-from peergraph.aggregate.ops.spmm_linear import check_weights
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
+from peergraph.fullgraph.structure.edge_call import EdgeCall
+from peergraph.fullgraph.structure.neighbor_sums import check_order
 from peergraph.fullgraph.structure.operand_checks import OperandChecks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -29,14 +28,6 @@ _Rows = TypeVar("_Rows", bound=Tensor)
 
 # Edges for each source from which on a sum takes longer than to tell whether its features changed.
 _LEAST_KEPT_DEGREE = 2
-
-RowsOf = Literal["source", "destination", "edge"]
-"""Which rows a result has."""
-RowType = tuple[Sequence[int], torch.dtype]
-"""Shape and dtype of a row."""
-Operands = Mapping[str, Tensor | None]
-"""Operands of a function on edges, by the names of its arguments."""
-NONE: Operands = MappingProxyType({})
 
 
 class PartitionedStructure(Structure):
@@ -138,69 +129,25 @@ class PartitionedStructure(Structure):
         The result must not be changed.
         """
 
-    def _check_spmm_linear(
-        self,
-        reduce: str,
-        x: Any,
-        weight: Tensor,
-        self_weight: Tensor | None,
-        bias: Tensor | None,
-        self_x: Any,
-        others: Sequence[tuple[Any, Tensor]],
-    ) -> tuple[list[Any], list[Tensor]]:
-        """Checks the arguments of :meth:`spmm_linear`.
-
-        Returns:
-            This structure and the other ones, and the weight of each.
+    def _check_linear(self, of: SumLinear) -> list[Any]:
+        """Returns this structure and the other ones of a sum.
 
         Raises:
             ValueError: an unknown reduction, weights of other shapes, or structures of other nodes.
         """
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-        if self_x is None and self_weight is not None:
+        of.check()
+        check_order(of)
+        if of.self_x is None and of.self_weight is not None:
             self._operands.check_same_nodes("spmm_linear without self_x")
-        structures = [self, *(structure for structure, _ in others)]
-        for other in structures[1:]:
+        for other in of.others:
             same = self.source_layout.same_rows(other.source_layout)
             if not same or not self.destination_layout.same_rows(other.destination_layout):
                 raise ValueError(f"others must have the same nodes as {self}, got {other}")
-        weights = [weight, *(other for _, other in others)]
-        check_weights(x, weights, self_weight, self_x, bias)
-        return structures, weights
+        return [self, *of.others]
 
     @abstractmethod
-    def on_edges(
-        self,
-        function: Callable[..., Tensor],
-        *,
-        sources: Operands = NONE,
-        destinations: Operands = NONE,
-        edges: Operands = NONE,
-        others: Operands = NONE,
-        parameters: Operands = NONE,
-        result: RowsOf | RowLayout = "destination",
-        row_type: RowType | None = None,
-    ) -> PartitionedTensor:
+    def on_edges(self, call: EdgeCall) -> PartitionedTensor:
         """Runs a function on the edges of each rank. Collective; differentiable.
-
-        The function must be the same on all ranks. It computes the rows of a destination, or of the
-        edges into it, from these edges alone: it may be called with the edges into some of the
-        destinations at a time.
-
-        Args:
-            function: called with a :class:`peergraph.aggregate.Csc`, and by name with plain tensors
-                that have the rows of its sources, destinations and edges.
-            sources, destinations, edges: partitioned tensors with these rows in dimension 0; None
-                is passed on.
-            others: partitioned tensors with the rows of selected destinations or edges
-                (:meth:`RowLayout.select_mask`), or of the edges that these were selected of.
-            parameters: plain tensors that are equal on all ranks. Others that the function uses get
-                no gradient.
-            result: the rows that the function returns, or the layout of a selection of destinations
-                or edges. Rows of sources are added up over ranks.
-            row_type: shape and dtype of a row of the result, for functions of `others`; that of
-                other functions is found on few rows.
 
         Raises:
             TypeError, ValueError: an operand with other rows.
@@ -240,7 +187,7 @@ class PartitionedStructure(Structure):
             by_rows[target][name] = autocast(operand)
         sources, destinations, edges = by_rows.values()
         return self.on_edges(
-            run, sources=sources, destinations=destinations, edges=edges, result="edge"
+            EdgeCall(run, sources=sources, destinations=destinations, edges=edges, result="edge")
         )
 
     def edge_softmax(self, scores: Tensor) -> PartitionedTensor:
@@ -248,7 +195,7 @@ class PartitionedStructure(Structure):
 
         Nothing is exchanged: a rank has all edges to its destinations.
         """
-        return self.on_edges(Csc.edge_softmax, edges={"scores": scores}, result="edge")
+        return self.on_edges(EdgeCall(Csc.edge_softmax, edges={"scores": scores}, result="edge"))
 
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
@@ -264,35 +211,28 @@ class PartitionedStructure(Structure):
             [sources, *features].
         """
         run = functools.partial(Csc.spmm_transposed, message=message, backward="transpose")
-        return self.on_edges(run, destinations={"x": x}, edges={"e": e}, result="source")
+        return self.on_edges(EdgeCall(run, destinations={"x": x}, edges={"e": e}, result="source"))
 
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
         return attention_fits(torch.empty((0, *x.shape[1:]), dtype=x.dtype, device=self.device))
 
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-    ) -> PartitionedTensor:
+    def attention(self, of: AttentionSum) -> PartitionedTensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
 
-        `self_loops` is None or the number of nodes.
+        ``self_loops`` is None or the number of nodes.
         """
-        if self_loops is not None:
-            self._check_loops(self_loops)
-
-        loops = self_loops is not None
+        if of.self_loops is not None:
+            self._check_loops(of.self_loops)
+        settings = {**of._asdict(), "deterministic": True}
+        x, left, right, att = (settings.pop(name) for name in ("x", "left", "right", "att"))
         return self.on_edges(
-            functools.partial(_attend, negative_slope=negative_slope, loops=loops),
-            sources={"x": x, "left": left},
-            destinations={"right": right},
-            parameters={"att": att},
+            EdgeCall(
+                functools.partial(_attend, **settings),
+                sources={"x": x, "left": left},
+                destinations={"right": right},
+                parameters={"att": att},
+            )
         )
 
     def _check_loops(self, count: int) -> None:
@@ -312,22 +252,20 @@ class PartitionedStructure(Structure):
     ) -> PartitionedTensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
         return self.on_edges(
-            functools.partial(Csc.reduce_message, message=message),
-            sources={"u": autocast(u)},
-            destinations={"v": v},
-            edges={"e": e, "w": w},
+            EdgeCall(
+                functools.partial(Csc.reduce_message, message=message),
+                sources={"u": autocast(u)},
+                destinations={"v": v},
+                edges={"e": e, "w": w},
+            )
         )
 
 
-def _attend(csc: Csc, *, negative_slope: float, loops: bool, **operands: Tensor) -> Tensor:
+def _attend(csc: Csc, *, self_loops: int | None, **arguments: Any) -> Tensor:
     """Returns the sums of :meth:`PartitionedStructure.attention` over a rank's or chunk's edges."""
-    return csc.attention(
-        **operands,
-        negative_slope=negative_slope,
-        # Source i is destination i, for each destination i; other sources follow.
-        self_loops=csc.num_destinations if loops else None,
-        deterministic=True,
-    )
+    # Source i is destination i, for each destination i; other sources follow.
+    loops = None if self_loops is None else csc.num_destinations
+    return csc.attention(AttentionSum(self_loops=loops, **arguments))
 
 
 def kept_ends(csc: Csc) -> tuple[Tensor, Tensor]:

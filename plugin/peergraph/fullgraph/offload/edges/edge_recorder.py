@@ -52,7 +52,7 @@ from peergraph.fullgraph.offload.tensor.operations import (
     key_of_function,
 )
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, RowSpaces
-from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands, RowType
+from peergraph.fullgraph.structure.edge_call import EdgeCall, Operands
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, partitioned
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -186,25 +186,12 @@ class EdgeRecorder:
         rows: PartitionedTensor = entry[1]
         return rows
 
-    def record(
-        self,
-        function: Function,
-        *,
-        sources: Operands = NONE,
-        destinations: Operands = NONE,
-        edges: Operands = NONE,
-        others: Operands = NONE,
-        parameters: Operands = NONE,
-        space: RowSpace | None = None,
-        row_type: RowType | None = None,
-    ) -> tuple[Content, bool]:
-        """Returns the recorded result of a function, and whether it needs gradients.
+    def record(self, call: EdgeCall) -> tuple[Content, bool]:
+        """Returns the recorded result of a call, and whether it needs gradients.
 
-        Args:
-            function, sources, destinations, edges, others, parameters, row_type: see
-                :meth:`PartitionedStructure.on_edges`; names are distinct.
-            space: of the result's rows; None: rows of sources, which are summed.
+        Rows of sources are to be summed.
         """
+        space = self._result_space(call)
         operands: list[Operand] = []
         make_probes: list[Callable[[], Any]] = []
         given_tensors: list[Tensor] = []
@@ -216,8 +203,8 @@ class EdgeRecorder:
             make_probes.append(make_probe)
             given_tensors.append(x)
 
-        share_history(sources, destinations, self)
-        for name, x in sources.items():
+        share_history(call.sources, call.destinations, self)
+        for name, x in call.sources.items():
             slots[name] = None
             if x is not None:
                 enter(name, x, *self._source(x))
@@ -226,21 +213,21 @@ class EdgeRecorder:
             edges_slot = Slot(len(operands))
             operands.append(EdgesOperand(self.structure, in_window=space is None))
             make_probes.append(lambda: SourceRows(None, self._csc_of_probes(), _ProbePlace()))
-        for rows, of_rows in ((self.destinations, destinations), (self.edges, edges)):
+        for rows, of_rows in ((self.destinations, call.destinations), (self.edges, call.edges)):
             for name, x in of_rows.items():
                 slots[name] = None
                 if x is not None:
                     enter(name, x, *_rows(name, x, rows))
-        for name, x in others.items():
+        for name, x in call.others.items():
             assert isinstance(x, PartitionedTensor)
             enter(name, x, *_rows(name, x, self.space_of(x.row_layout)))
-        for name, x in parameters.items():
+        for name, x in call.parameters.items():
             slots[name] = None
             if x is not None:
                 enter(name, x, PlainOperand.of(x), functools.partial(_same, x))
-        operation = self._operation(function, slots, edges_slot, space)
+        operation = self._operation(call.function, slots, edges_slot, space)
         recorded = Record(operation, operands)
-        if row_type is None:
+        if call.row_type is None:
             probes = [make() for make in make_probes]
             arguments: list[Any] = [
                 probes[part.place] if type(part) is Slot else part for part in operation.args
@@ -256,7 +243,7 @@ class EdgeRecorder:
             shape, dtype = result.shape[1:], result.dtype
             probe = result.detach() if space is not None else None
         else:
-            shape, dtype = torch.Size(row_type[0]), row_type[1]
+            shape, dtype = torch.Size(call.row_type[0]), call.row_type[1]
             needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in given_tensors)
             probe = None
         if space is None:
@@ -274,6 +261,12 @@ class EdgeRecorder:
         content = Content(space, probe, record=recorded)
         content.must_store = self.stores_results
         return content, needs_grad
+
+    def _result_space(self, call: EdgeCall) -> RowSpace | None:
+        """Returns the space of the rows of a result; None: rows of sources."""
+        if isinstance(call.result, RowLayout):
+            return self.space_of(call.result)
+        return {"source": None, "destination": self.destinations, "edge": self.edges}[call.result]
 
     def _operation(
         self,

@@ -26,6 +26,7 @@ from peergraph.fullgraph.offload.programs.record import (
 from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content, OffloadedTensor, make_shell
+from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -192,13 +193,14 @@ def _record_sum(
         has_rows = isinstance(self_weight, PartitionedTensor)
         (destinations if has_rows else parameters)["self_weight"] = self_weight
     return recorder.record(
-        run,
-        sources={"x": x},
-        destinations=destinations,
-        edges={"e": weights},
-        parameters=parameters,
-        space=recorder.destinations,
-        row_type=(x.shape[1:], x.dtype),
+        EdgeCall(
+            run,
+            sources={"x": x},
+            destinations=destinations,
+            edges={"e": weights},
+            parameters=parameters,
+            row_type=(x.shape[1:], x.dtype),
+        )
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Sum
+from peergraph.aggregate import AttentionSum, Csc, Sum, SumAddSelf, SumLinear
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.fullgraph.exchange.route import Route
@@ -21,15 +21,12 @@ from peergraph.fullgraph.offload.edges.linear_sum import linear_sum
 from peergraph.fullgraph.offload.edges.source_sum import source_sum
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
+from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
 from peergraph.fullgraph.structure.neighbor_sums import check_order
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
-    NONE,
-    Operands,
     PartitionedStructure,
-    RowsOf,
-    RowType,
     constant_inputs,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -152,23 +149,17 @@ class OffloadedCsc(PartitionedStructure):
         check_order(of)
         return self._reduce(of.of_rows(rows, factors, "transpose"), constant)
 
-    def spmm_add_self(
-        self,
-        x: Tensor | TableRows,
-        self_weight: Tensor,
-        e: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> PartitionedTensor:
+    def spmm_add_self(self, of: SumAddSelf) -> PartitionedTensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
         self._operands.check_same_nodes("spmm_add_self")
-        if not _are_offloaded(x, e):
-            return self.resident.spmm_add_self(x, self_weight, e, bias)
-        message = "copy_u" if e is None else "mul"
-        _refuse_table(x)
-        checks = self._operands
-        rows, factors = checks.check_source("x", x), checks.check_edge("e", e)
-        check = checks.check_destination if self_weight.dim() == 2 else checks.parameter
-        own = check("self_weight", self_weight)
+        if not _are_offloaded(of.x, of.e):
+            return self.resident.spmm_add_self(of)
+        _refuse_table(of.x)
+        check_order(of)
+        checks, message = self._operands, of.message
+        rows, factors = checks.check_source("x", of.x), checks.check_edge("e", of.e)
+        check = checks.check_destination if of.self_weight.dim() == 2 else checks.parameter
+        own = check("self_weight", of.self_weight)
         assert rows is not None and own is not None
         constant = self.keeps(rows, factors)
         out: Any
@@ -177,44 +168,28 @@ class OffloadedCsc(PartitionedStructure):
         else:
             sums = self._reduce(Sum(message, "sum", rows, factors, "transpose"), constant)
             out = torch.addcmul(sums, rows, own)
-        result: PartitionedTensor = out if bias is None else out + bias
+        result: PartitionedTensor = out if of.bias is None else out + of.bias
         return result
 
-    def spmm_linear(
-        self,
-        reduce: str,
-        x: Tensor | TableRows,
-        weight: Tensor,
-        self_weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        self_x: Tensor | None = None,
-        others: Sequence[tuple[OffloadedCsc, Tensor]] = (),
-    ) -> PartitionedTensor:
+    def spmm_linear(self, of: SumLinear) -> PartitionedTensor:
         """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
 
-        Args:
-            others: further structures of this kind over the same nodes, with their weights; all
-                are read in one pass.
+        All structures are read in one pass.
         """
-        if not _are_offloaded(x, self_x):
-            resident = [(structure.resident, matrix) for structure, matrix in others]
-            return self.resident.spmm_linear(
-                reduce, x, weight, self_weight, bias, self_x=self_x, others=resident
-            )
-        structures, weights = self._check_spmm_linear(
-            reduce, x, weight, self_weight, bias, self_x, others
-        )
-        _refuse_table(x)
-        sources = self._operands.check_source("x", x)
-        destinations = self._operands.check_destination("self_x", self_x)
+        if not _are_offloaded(of.x, of.self_x):
+            others = [structure.resident for structure in of.others]
+            return self.resident.spmm_linear(of._replace(others=others))
+        structures, reduce, bias = self._check_linear(of), of.reduce, of.bias
+        _refuse_table(of.x)
+        sources = self._operands.check_source("x", of.x)
+        destinations = self._operands.check_destination("self_x", of.self_x)
         assert sources is not None
         own = sources if destinations is None else destinations
-        out: Any = None if self_weight is None else F.linear(own, self_weight, bias)
+        out: Any = None if of.self_weight is None else F.linear(own, of.self_weight, bias)
         linear = reduce in ("sum", "mean")
         constant = linear and min([structure.keeps(sources) for structure in structures])
-        first = linear and not constant and multiplies_first(sources, weights)
-        for structure, matrix in zip(structures, weights, strict=True):
+        first = linear and not constant and multiplies_first(sources, of.weights)
+        for structure, matrix in zip(structures, of.weights, strict=True):
             rows = F.linear(sources, matrix) if first else sources
             part: Any = structure._reduce(Sum("copy_u", reduce, rows, None, "transpose"), constant)
             part = part if first else F.linear(part, matrix)
@@ -224,52 +199,20 @@ class OffloadedCsc(PartitionedStructure):
         result: PartitionedTensor = out
         return result
 
-    def on_edges(
-        self,
-        function: Callable[..., Tensor],
-        *,
-        sources: Operands = NONE,
-        destinations: Operands = NONE,
-        edges: Operands = NONE,
-        others: Operands = NONE,
-        parameters: Operands = NONE,
-        result: RowsOf | RowLayout = "destination",
-        row_type: RowType | None = None,
-    ) -> PartitionedTensor:
+    def on_edges(self, call: EdgeCall) -> PartitionedTensor:
         """Runs or records a function on edges: see :meth:`PartitionedStructure.on_edges`.
 
         With offloaded operands it is called chunk by chunk when rows are needed. Rows of sources
         are computed at once.
         """
-        operands: dict[str, Operands] = {
-            "sources": sources,
-            "destinations": destinations,
-            "edges": edges,
-            "others": others,
-            "parameters": parameters,
-        }
-        rows = [x for name, part in operands.items() if name != "parameters" for x in part.values()]
-        if not _are_offloaded(*rows):
-            return self.resident.on_edges(function, **operands, result=result, row_type=row_type)
-        checks, recorder = self._operands, self.recorder
-        for rows_of, check in (
-            ("sources", checks.check_source),
-            ("destinations", checks.check_destination),
-            ("edges", checks.check_edge),
-            ("others", checks.check_other),
-        ):
-            operands[rows_of] = {name: check(name, x) for name, x in operands[rows_of].items()}
-        for name, parameter in parameters.items():
-            checks.parameter(name, parameter)
-        space = None
-        if isinstance(result, RowLayout):
-            space = recorder.space_of(result)
-        elif result != "source":
-            space = recorder.edges if result == "edge" else recorder.destinations
-        recorded = recorder.record(function, **operands, space=space, row_type=row_type)
-        if space is None:
-            return source_sum(recorder, *recorded)
-        return recorder.tensor(*recorded, keep=space is recorder.destinations)
+        parts = (call.sources, call.destinations, call.edges, call.others)
+        if not _are_offloaded(*(x for part in parts for x in part.values())):
+            return self.resident.on_edges(call)
+        content, needs_grad = self.recorder.record(self._operands.check_call(call))
+        if call.result == "source":
+            return source_sum(self.recorder, content, needs_grad)
+        keep = content.space is self.recorder.destinations
+        return self.recorder.tensor(content, needs_grad, keep=keep)
 
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
@@ -279,33 +222,19 @@ class OffloadedCsc(PartitionedStructure):
             return linear_sum(self.recorder.reversed(), "sum", x, self._reversed_weights(e))
         return super().spmm_transposed(message, x, e)
 
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
-    ) -> PartitionedTensor:
+    def attention(self, of: AttentionSum) -> PartitionedTensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
 
-        `self_loops` is None or the number of nodes.
+        ``self_loops`` is None or the number of nodes.
         """
-        structure: PartitionedStructure = self
-        if self_loops is not None and _are_offloaded(x, left, right):
-            # The sources of a chunk are in an order of their own.
-            self._check_loops(self_loops)
-            structure = with_self_loops(without_self_loops(self), self_loops).structure
-            self_loops = None
-        elif self_loops is not None:
-            structure = self.resident
-        if structure is not self:
-            return structure.attention(
-                x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
-            )
-        return super().attention(x, left, right, att=att, negative_slope=negative_slope)
+        if of.self_loops is None:
+            return super().attention(of)
+        if not _are_offloaded(of.x, of.left, of.right):
+            return self.resident.attention(of)
+        # The sources of a chunk are in an order of their own.
+        self._check_loops(of.self_loops)
+        structure = with_self_loops(without_self_loops(self), of.self_loops).structure
+        return structure.attention(of._replace(self_loops=None))
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
@@ -329,7 +258,7 @@ class OffloadedCsc(PartitionedStructure):
                 return linear_sum(self.recorder, reduce, rows, factors)  # type: ignore[arg-type]
             # Gradients of a chunk's rows are summed over its transpose, in a fixed order.
             verb = functools.partial(Csc.spmm, **of.settings())
-            return self.on_edges(verb, sources={"x": rows}, edges={"e": factors})
+            return self.on_edges(EdgeCall(verb, sources={"x": rows}, edges={"e": factors}))
 
         if not constant:
             return run()
