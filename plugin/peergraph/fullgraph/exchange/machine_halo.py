@@ -35,7 +35,7 @@ def make_halo(layout: RowLayout, internal_rows: Tensor) -> tuple[Halo, Tensor]:
 
 def halo_steps(layout: RowLayout, internal_rows: Tensor) -> Steps[tuple[Halo, Tensor]]:
     """Makes what :func:`make_halo` returns; of several machines by collectives of its own."""
-    group = layout.group
+    group = layout.processes
     if group.node_group is group or not layout.by_machine:
         return (yield from HaloPlan.steps(layout, internal_rows))
     return MachineHaloPlan.make(layout, internal_rows)
@@ -78,7 +78,7 @@ class MachineHaloPlan(Halo):
     @classmethod
     def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[MachineHaloPlan, Tensor]:
         """See :meth:`HaloPlan.steps`. Collective."""
-        group = layout.group
+        group = layout.processes
         rows = internal_rows.to(group.device)
         transport = Transport.of(group)
         assert isinstance(transport, DistributedTransport)
@@ -207,7 +207,7 @@ def _plan_within(layout: RowLayout, is_needed: Tensor) -> tuple[HaloPlan, Tensor
     """Returns the plan for rows of this machine, and the internal rows of its halo. Collective over
     the machine.
     """
-    group = layout.group
+    group = layout.processes
     ranks = group.machines.local_ranks
     of_machine = RowLayout(group.node_group, [layout.counts[r] for r in ranks], layout.positions)
     needed_rows = [is_needed[layout.rows_of(rank)].nonzero().squeeze(1) for rank in ranks]

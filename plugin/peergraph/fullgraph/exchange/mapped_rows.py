@@ -55,7 +55,7 @@ class MappedRows:
         self._plan = plan
         self._sent, self._positions = _published_rows(plan)
         self._most_rows = max(plan.row_layout.group.all_gather(self.num_published))
-        self._group = plan.row_layout.group
+        self._group = plan.row_layout.processes
         self._region: SharedRegion | None = None
         self._capacity = 0
         self._round = 0

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.content_digest import device_digest
-from peergraph.memory import Group
+from peergraph.fullgraph.layout.ranks import Ranks
 
 # The host queues work of a GPU ahead: it waits for the result of the comparison that many before.
 _IN_FLIGHT = 4
@@ -39,13 +39,13 @@ class Replicas:
     is read at the fourth one after it.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Ranks) -> None:
         self._group = group
         self._used: dict[int, Parameter] = {}
         self._comparisons: deque[_Comparison] = deque()
 
     @staticmethod
-    def of(group: Group) -> Replicas:
+    def of(group: Ranks) -> Replicas:
         """Returns the replicas of a group's ranks, always the same object. Not collective."""
         replicas: Replicas | None = group.shared.get(Replicas)
         if replicas is None:
@@ -122,7 +122,7 @@ class Replicas:
             parameter.data.copy_(first)  # raises no version: a backward pass may follow
 
 
-def sum_of_ranks(tensor: Tensor, group: Group) -> Tensor:
+def sum_of_ranks(tensor: Tensor, group: Ranks) -> Tensor:
     """Returns :meth:`Transport.all_reduce`, after a comparison of the parameters. Collective."""
     Replicas.of(group).compare()
     return Transport.of(group).all_reduce(tensor)

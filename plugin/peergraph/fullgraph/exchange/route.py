@@ -12,8 +12,8 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.side_by_side import AllToAll, Gather, Steps
 from peergraph.fullgraph.exchange.transport import Pending, Transport, split_rows
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.memory import Group
 
 ALL = slice(None)
 """All rows, in their order."""
@@ -45,7 +45,7 @@ class Route(NamedTuple):
     stored: Tensor | slice = ALL
 
     @classmethod
-    def to_ranks(cls, group: Group, ranks: Tensor) -> Steps[Route]:
+    def to_ranks(cls, group: Ranks, ranks: Tensor) -> Steps[Route]:
         """Makes the route on which each row goes to a rank, and rows come in their order.
 
         Synchronises.

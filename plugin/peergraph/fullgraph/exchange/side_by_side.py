@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport, as_bytes
-from peergraph.memory import Group
+from peergraph.fullgraph.layout.ranks import Ranks
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Gather:
-    """Asks for every rank's value, in a list: :meth:`Group.all_gather`."""
+    """Asks for every rank's value, in a list: :meth:`Ranks.all_gather`."""
 
     value: Any
 
@@ -65,12 +65,12 @@ def batches(sizes: Mapping[K, int], limit: int) -> Iterator[list[K]]:
         yield together
 
 
-def run_alone(group: Group, steps: Steps[T]) -> T:
+def run_alone(group: Ranks, steps: Steps[T]) -> T:
     """Returns the result of a computation. Collective."""
     return run_side_by_side(group, [steps])[0]
 
 
-def run_side_by_side(group: Group, computations: Sequence[Steps[T]]) -> list[T]:
+def run_side_by_side(group: Ranks, computations: Sequence[Steps[T]]) -> list[T]:
     """Returns the results of computations, whose requests of one kind go together. Collective.
 
     Args:
@@ -91,7 +91,7 @@ def run_side_by_side(group: Group, computations: Sequence[Steps[T]]) -> list[T]:
     return [results[number] for number in range(len(computations))]
 
 
-def _answer(group: Group, requests: dict[int, Request]) -> dict[int, Any]:
+def _answer(group: Ranks, requests: dict[int, Request]) -> dict[int, Any]:
     """Returns the results of requests, by the same numbers. Collective."""
     transport = Transport.of(group)
     answers: dict[int, Any] = dict.fromkeys(requests)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.memory import Group
 from peergraph.profiling import ALL_REDUCE, EXCHANGE, count_bytes, profiled
 
@@ -46,13 +47,13 @@ class Transport:
     PeerLostError, and CollectiveMismatchError where a rank is in another exchange or collective.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Ranks) -> None:
         self.group = group
         self.network_bytes = 0
         """Bytes of rows that this rank has sent to ranks of other machines; without reductions."""
 
     @staticmethod
-    def of(group: Group) -> Transport:
+    def of(group: Ranks) -> Transport:
         """Returns the transport of a group's ranks, always the same object. Not collective.
 
         Several ranks exchange rows by copies between GPUs (:class:`CopyTransport`) and, on CPUs
@@ -63,6 +64,7 @@ class Transport:
         registered: Transport | None = group.shared.get(Transport)
         if registered is not None:
             return registered
+        assert isinstance(group, Group)
         kind = _kind_for(group)
         key = kind, group.device, group.timeout
         if key not in group.shared:
@@ -72,7 +74,7 @@ class Transport:
         return transport
 
     @staticmethod
-    def register(group: Group, transport: Transport) -> None:
+    def register(group: Ranks, transport: Transport) -> None:
         """From now on `transport` is the transport of a group. Not collective."""
         group.shared[Transport] = transport
 
@@ -189,6 +191,8 @@ class DistributedTransport(Transport):
     The ranks of one machine of several exchange rows, and have no other collectives: the process
     group is that of all machines (:class:`WorldGroup`).
     """
+
+    group: Group
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

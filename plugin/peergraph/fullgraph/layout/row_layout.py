@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.content_digest import current_digest
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import check_count
 
@@ -27,7 +28,7 @@ class RowLayout:
     modes, so none of them is of inference mode.
     """
 
-    group: Group
+    group: Ranks
     """The ranks."""
     counts: tuple[int, ...]
     """Rows by rank."""
@@ -54,7 +55,7 @@ class RowLayout:
 
     def __init__(
         self,
-        group: Group,
+        group: Ranks,
         counts: Sequence[int],
         positions: Tensor | _Lazy,
         internal_rows: Tensor | _Lazy | None = None,
@@ -97,6 +98,12 @@ class RowLayout:
         self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
 
     @property
+    def processes(self) -> Group:
+        """The ranks as processes, which have machines and shared memory; a chunk's have none."""
+        assert isinstance(self.group, Group)
+        return self.group
+
+    @property
     def parent_rows(self) -> Tensor | None:
         """[local_count] int64: rows of a selection as local rows of `parent`; None otherwise."""
         if not (self._parent_rows is None or isinstance(self._parent_rows, Tensor)):
@@ -106,7 +113,7 @@ class RowLayout:
 
     @classmethod
     @torch.inference_mode(False)
-    def contiguous(cls, group: Group, size: int) -> RowLayout:
+    def contiguous(cls, group: Ranks, size: int) -> RowLayout:
         """Returns the layout in the user's order, cut in blocks that differ by at most one row."""
         check_count("size", size)
         small, larger = divmod(size, group.world_size)
@@ -116,7 +123,7 @@ class RowLayout:
         return cls(group, counts, positions, lambda: torch.arange(size, device="cpu"))
 
     @classmethod
-    def from_order(cls, group: Group, order: Tensor, counts: Sequence[int]) -> RowLayout:
+    def from_order(cls, group: Ranks, order: Tensor, counts: Sequence[int]) -> RowLayout:
         """Returns the layout that cuts `order` in blocks of `counts` rows.
 
         Args:

@@ -7,11 +7,11 @@ from math import prod
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
 from peergraph.fullgraph.random.seeds import Seed, shared_seed
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.memory import Group
 
 _KERNEL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -27,7 +27,7 @@ class Rows:
     def __init__(self, x: Tensor, ids: Tensor | None = None) -> None:
         self._x = x
         if isinstance(x, PartitionedTensor):
-            self.group: Group | None = x.row_layout.group
+            self.group: Ranks | None = x.row_layout.group
             self.dim, local = x.partitioned_dim, x._local
             self.ids = x.row_layout.positions
         else:

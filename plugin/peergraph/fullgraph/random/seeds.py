@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.random.step_seeds import current_step
-from peergraph.memory import Group
 from peergraph.sampling import next_seed
 
 Seed = int | Tensor
@@ -21,16 +21,16 @@ _Draw = Callable[[torch.Generator | None], Seed]
 
 # The seed of each generator when the ranks compared it. The generators are kept: another one at the
 # address of one that is gone would be taken for it, and not on all ranks.
-_checked: WeakKeyDictionary[Group, dict[torch.Generator, int]] = WeakKeyDictionary()
+_checked: WeakKeyDictionary[Ranks, dict[torch.Generator, int]] = WeakKeyDictionary()
 _MOST_KEPT = 64
 
 
-def draw_seeds_by(group: Group, draw: _Draw) -> None:
+def draw_seeds_by(group: Ranks, draw: _Draw) -> None:
     """From now on the seeds of a group are what `draw` returns for the generator or None."""
     group.shared[draw_seeds_by] = draw
 
 
-def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> Seed:
+def shared_seed(group: Ranks | None, generator: torch.Generator | None = None) -> Seed:
     """Draws a seed for one random operation from a generator that all ranks have in the same state.
 
     The first draw of a group from a generator, and the first one after the generator was seeded
@@ -59,7 +59,7 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
     return _draw(group, source) if step is None else step.take(lambda: _draw(group, source))
 
 
-def _draw(group: Group | None, source: torch.Generator) -> int:
+def _draw(group: Ranks | None, source: torch.Generator) -> int:
     if group is not None and group.world_size > 1:
         checked = _checked.setdefault(group, {})
         if checked.get(source) != source.initial_seed():
@@ -70,7 +70,7 @@ def _draw(group: Group | None, source: torch.Generator) -> int:
     return next_seed(source)
 
 
-def _agree(group: Group, generator: torch.Generator) -> None:
+def _agree(group: Ranks, generator: torch.Generator) -> None:
     """Gives all ranks rank 0's state of `generator`; of the default one on the GPU, too."""
     states = [generator.get_state()]
     has_gpu = group.device.type == "cuda" and generator is torch.default_generator

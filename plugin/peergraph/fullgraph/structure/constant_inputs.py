@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.content_digest import current_digest
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group
 
 _Result = TypeVar("_Result", bound=Tensor)
 
@@ -38,7 +38,7 @@ class ConstantInputs:
         group: the ranks.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Ranks) -> None:
         self._group = group
         self._noted: dict[int, _Input] = {}
         self._results: dict[tuple[int, ...], dict[Hashable, tuple[Any, int]]] = {}

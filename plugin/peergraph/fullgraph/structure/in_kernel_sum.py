@@ -203,7 +203,7 @@ class _Launch:
 
     def seconds(self, interleaving: Interleaving) -> float:
         """Returns the time of a launch on the slowest rank while all do the same. Collective."""
-        group = self._sums.plan.row_layout.group
+        group = self._sums.plan.row_layout.processes
         group.synchronize()
         group.barrier()
         # The host enqueues the launches that are timed while the GPU runs this one.

@@ -11,6 +11,7 @@ from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.local_operands import Replicated, enter_replicas
 from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import rows_in_layout
 from peergraph.fullgraph.tensor.parameters import check_parameters
@@ -19,7 +20,6 @@ from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import METHODS, method
 from peergraph.fullgraph.tensor.row_copies import refuse_writes
 from peergraph.fullgraph.tensor.transforms import check_transforms
-from peergraph.memory import Group
 
 
 def from_local(local: Tensor, layout: RowLayout, dim: int = 0) -> PartitionedTensor:
@@ -81,7 +81,7 @@ def like(x: PartitionedTensor, full: Tensor) -> PartitionedTensor:
     return distribute(full, x.row_layout, x.partitioned_dim)
 
 
-def replicated(tensor: Tensor, group: Group) -> Tensor:
+def replicated(tensor: Tensor, group: Ranks) -> Tensor:
     """Returns a plain tensor that may enter computations on local rows.
 
     Its gradient, of which each rank computes a share from its rows, is added up over the ranks:
@@ -95,7 +95,7 @@ def replicated(tensor: Tensor, group: Group) -> Tensor:
     return result
 
 
-def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def replicated_together(group: Ranks, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """Returns each tensor as :func:`replicated` does; their gradients are added up at once.
 
     Then the ranks' collectives are in the same order even where one rank's local operations differ,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import (
@@ -18,7 +19,6 @@ from peergraph.fullgraph.tensor.partitioned_tensor import (
     wrap,
 )
 from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
-from peergraph.memory import Group
 
 
 @function_rule(F.linear)
@@ -87,7 +87,7 @@ class Linear(Function):
 
 
 def _sum_over_ranks(
-    group: Group, weight: Tensor | None, bias: Tensor | None
+    group: Ranks, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     if weight is None or bias is None or group.world_size == 1:
         return (

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.content_digest import content_digest
-from peergraph.memory import Group
+from peergraph.fullgraph.layout.ranks import Ranks
 
 # Steps of autograd, from a plain tensor back to parameters, that are looked at.
 _MOST_STEPS = 32
@@ -22,7 +22,7 @@ _MOST_STEPS = 32
 _met: dict[int, weakref.ref[Tensor]] = {}
 
 
-def check_parameters(args: tuple[Any, ...], group: Group | None = None) -> None:
+def check_parameters(args: tuple[Any, ...], group: Ranks | None = None) -> None:
     """Makes the parameters among `args` equal on all ranks at their first use. Collective then.
 
     Where ranks differ at the first use, rank 0's values overwrite the others', with a warning. From
@@ -68,7 +68,7 @@ def _origins(tensor: Tensor) -> Iterator[Parameter]:
             steps.extend(before for before, _ in step.next_functions)
 
 
-def _group_of(args: tuple[Any, ...]) -> Group | None:
+def _group_of(args: tuple[Any, ...]) -> Ranks | None:
     for arg in args:
         if isinstance(arg, (list, tuple)):
             group = _group_of(tuple(arg))
@@ -79,7 +79,7 @@ def _group_of(args: tuple[Any, ...]) -> Group | None:
     return None
 
 
-def _meet(parameter: Parameter, group: Group) -> None:
+def _meet(parameter: Parameter, group: Ranks) -> None:
     key = id(parameter)
     _met[key] = weakref.ref(parameter, lambda _: _met.pop(key, None))
     values = parameter.detach().contiguous()

@@ -54,7 +54,7 @@ class ChunkedCsc:
             raise ValueError(
                 f"chunks must be of {resident.destination_layout}, got those of {chunks.row_layout}"
             )
-        group = chunks.row_layout.group
+        group = chunks.row_layout.processes
         group.agree(
             chunks=chunks.count,
             deduplicate_ranks=deduplicate_ranks,

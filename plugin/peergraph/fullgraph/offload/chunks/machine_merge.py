@@ -45,7 +45,7 @@ def merge_batches(plan: HaloPlan, batches: Sequence[ExchangedRows]) -> list[list
         For each batch, of rows of this rank's window, the route from owners to importers, and then
         the one from these to the other ranks of their machine.
     """
-    group = plan.row_layout.group
+    group = plan.row_layout.processes
     machines, ranks, offsets = group.machines, range(group.world_size), plan.row_layout.offsets
     device = plan.halo_rows.device
     machine_of = torch.tensor([machines.machine_of(rank) for rank in ranks], device=device)
@@ -112,7 +112,8 @@ def choose_importers(lists: Sequence[Tensor], ranks: Sequence[int]) -> list[Tens
 
 def _gather_within(plan: HaloPlan, batches: list[Tensor]) -> dict[int, list[Tensor]]:
     """Returns the rows of each rank of this machine, by batch. Collective over the machine."""
-    node, ranks = plan.row_layout.group.node_group, plan.row_layout.group.machines.local_ranks
+    group = plan.row_layout.processes
+    node, ranks = group.node_group, group.machines.local_ranks
     sizes = node.all_gather([len(rows) for rows in batches])
     mine = torch.cat(batches) if batches else plan.halo_rows[:0].long()
     counts = list(map(sum, sizes))

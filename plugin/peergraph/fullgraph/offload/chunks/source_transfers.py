@@ -126,7 +126,7 @@ class SourceTransfers:
         self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
         self.batches: list[BatchTransfers] = []
         """By batch."""
-        group = plan.row_layout.group
+        group = plan.row_layout.processes
         self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
         self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
         self._window = -1, torch.empty(0, dtype=self._dtype, device=self._device)

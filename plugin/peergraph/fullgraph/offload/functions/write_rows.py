@@ -53,7 +53,7 @@ def write_rows(rows: PartitionedTensor, target: Target) -> None:
     if isinstance(target, (str, PathLike)):
         _write_file(rows, os.fspath(target))
         return
-    group = rows.row_layout.group
+    group = rows.row_layout.processes
     collective_call(group, lambda: _check_target(rows, target))
     send = _to_machines(rows) if group.node_group is not group else None
     _write(rows, target, send)
@@ -72,7 +72,7 @@ def _to_machines(rows: PartitionedTensor) -> Callable[[Tensor, Tensor], tuple[Te
     """Returns a function that sends rows to one rank of each other machine. Collective, as the
     function is; it takes ids and rows, and returns them with those that came.
     """
-    group = rows.row_layout.group
+    group = rows.row_layout.processes
     transport, partners = Transport.of(group), group.machines.partners
     everyone = group.all_gather(partners)
 
@@ -94,7 +94,7 @@ def _to_machines(rows: PartitionedTensor) -> Callable[[Tensor, Tensor], tuple[Te
 
 
 def _write_file(rows: PartitionedTensor, name: str) -> None:
-    group = rows.row_layout.group
+    group = rows.row_layout.processes
     dtype = _numpy_dtype(rows.dtype)
 
     def make() -> None:

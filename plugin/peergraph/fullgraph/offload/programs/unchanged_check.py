@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from peergraph.fullgraph.layout.content_digest import PendingDigest
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.offload.programs.record import ResidentOperand
-from peergraph.memory.group.group import Group
 
 
 class UnchangedCheck:
@@ -38,7 +38,7 @@ class UnchangedCheck:
         return bool(self._digests)
 
 
-def require_unchanged(checks: Sequence[UnchangedCheck], group: Group) -> None:
+def require_unchanged(checks: Sequence[UnchangedCheck], group: Ranks) -> None:
     """Raises RuntimeError on all ranks if a tensor of one was changed in place since its record.
 
     Collective where there are tensors to compare.
@@ -49,7 +49,7 @@ def require_unchanged(checks: Sequence[UnchangedCheck], group: Group) -> None:
     refuse_changed(any(check.is_changed() for check in checks), group)
 
 
-def refuse_changed(is_changed: bool, group: Group) -> None:
+def refuse_changed(is_changed: bool, group: Ranks) -> None:
     """Raises RuntimeError on all ranks if `is_changed` on one. Collective."""
     if group.world_size > 1:
         with group.collective("comparison of what a pass over offloaded rows reads"):

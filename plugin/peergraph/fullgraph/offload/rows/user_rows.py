@@ -111,7 +111,7 @@ class UserRows(RowStore):
                 "made with it, which reads its rows where they are: change a copy, tensor.clone()"
             )
         if self.device.type == "cuda":
-            threads = staging_launch(self.row_layout.group.node_group.world_size).num_threads
+            threads = staging_launch(self.row_layout.processes.node_group.world_size).num_threads
             read_staged(table, ids, out, threads)
         elif isinstance(ids, Tensor):
             view = dense_view(table, len(table), self.row_bytes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.random.seeds import Seed, draw_seeds_by, shared_seed
 from peergraph.memory import Group
 
@@ -20,17 +21,20 @@ class NeedsOtherRowsError(NotImplementedError):
     """A function on the rows of a chunk asked for a collective: it needs the rows of others."""
 
 
-class VirtualRank(Group):
-    """The group of a chunk: rank 0 of two, of which the other has all other rows.
+class VirtualRank(Ranks):
+    """The ranks of a chunk: rank 0 of two, of which the other has all other rows.
 
     It refuses collectives with NeedsOtherRowsError, but for reductions within :meth:`reducing`.
     Seeds of random operations are drawn as the real ranks draw them, or taken from a recording.
     """
 
+    rank, world_size = 0, 2
+
     def __init__(self, group: Group) -> None:
-        super().__init__(0, 2, group.device, group.timeout)
         self.real = group
         """The ranks."""
+        self.device = group.device
+        self.shared = {}
         self._reduce: Reduce | None = None
         self._drawn: list[Seed] | None = []
         self._recorded_seeds: Iterator[Seed] = iter(())
@@ -108,8 +112,17 @@ class VirtualRank(Group):
         self._drawn.append(seed)
         return seed
 
-    def _exchange(self, name: str, value: bytes) -> NoReturn:
+    def all_gather(self, value: Any) -> NoReturn:
+        """Raises NeedsOtherRowsError, as :meth:`broadcast` does."""
         refuse_other_rows()
+
+    def broadcast(self, value: Any, src: int = 0) -> NoReturn:
+        """Raises NeedsOtherRowsError."""
+        refuse_other_rows()
+
+    def collective(self, name: str) -> AbstractContextManager[None]:
+        """Returns a context without effect."""
+        return nullcontext()
 
 
 def refuse_other_rows() -> NoReturn:
