@@ -18,10 +18,9 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.exchange_queue import QueuedExchange, Work, make_queue
-from peergraph.fullgraph.exchange.flags import FLAG_BYTES, clear_flags
+from peergraph.fullgraph.exchange.flags import ARRIVED, TAKEN, FlaggedMemory, FlagWaits
 from peergraph.fullgraph.exchange.stage_slots import StageSlots
 from peergraph.fullgraph.exchange.transport import (
     TRANSPORTS,
@@ -30,9 +29,8 @@ from peergraph.fullgraph.exchange.transport import (
     as_bytes,
     refuse_slots,
 )
-from peergraph.memory import Group, SharedRegion
+from peergraph.memory import Group
 from peergraph.memory.device.launching import Launch
-from peergraph.memory.group.device_waits import register_wait
 from peergraph.profiling import EXCHANGE, count_bytes, profiled
 
 _logger = logging.getLogger(__name__)
@@ -87,7 +85,10 @@ class CopyTransport(DistributedTransport):
                 if self._slots is not None:
                     self._slots.close()
                     self._slots = None
-                self._slots = StageSlots(self.group, self._memory, num_bytes)
+                memory = self._memory
+                self._slots = StageSlots(
+                    self.group, memory.waits, memory.sending, memory.receiving, num_bytes
+                )
             except PeerLostError:
                 raise
             except (MemoryError, OSError, RuntimeError):
@@ -123,24 +124,16 @@ class _Buffers:
     def __init__(self, group: Group, chunk_bytes: int) -> None:
         self.group = group
         self._chunk = chunk_bytes
-        self._others = group.world_size - 1
-        self._flags_at = self._others * _SLOTS * chunk_bytes
-        size = self._flags_at + 2 * self._others * FLAG_BYTES
-        self._region = SharedRegion.create(size, group)
-        sizes = self._region.sizes
-        self._parts = [
-            self._region.part(rank, torch.uint8, [sizes[rank]]) for rank in range(group.world_size)
-        ]
-        on_gpu = group.device.type == "cuda"
-        self._given_up = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
-        register_wait(self._given_up)
+        self.waits = FlagWaits(group)
+        num_bytes = (group.world_size - 1) * _SLOTS * chunk_bytes
+        self._memory = FlaggedMemory(group, num_bytes, self.waits)
+        self._parts = self._memory.parts
         self._sent = [0] * group.world_size
         self._received = [0] * group.world_size
         self.sending, self.receiving = make_queue(group.device), make_queue(group.device)
-        clear_flags(self._parts[group.rank][self._flags_at :], group)
 
     def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
-        self.check()
+        self.waits.check()
         rank, world_size = self.group.rank, self.group.world_size
         self.sending.begin()
         self.receiving.begin()
@@ -156,7 +149,7 @@ class _Buffers:
                 if in_chunk is not None:
                     self.receiving.run(self._receive(source, in_chunk))
         marks = [self.sending.mark(), self.receiving.mark()]
-        return QueuedExchange(marks, self.check, (*inputs.values(), *outputs.values()))
+        return QueuedExchange(marks, self.waits.check, (*inputs.values(), *outputs.values()))
 
     def _chunks(self, tensor: Tensor | None) -> Sequence[Tensor]:
         if tensor is None or tensor.numel() == 0:
@@ -166,64 +159,33 @@ class _Buffers:
     def _send(self, reader: int, chunk: Tensor) -> Work:
         number = self._sent[reader]
         self._sent[reader] += 1
-        rank = self.group.rank
-        buffer = self._buffer(reader, rank, number)[: chunk.numel()]
-        flag_of_reads = self._flag(rank, reader, of_taken=True)
-        arrived = self._flag(reader, rank, of_taken=False)
+        buffer = self._buffer(reader, self.group.rank, number)[: chunk.numel()]
 
         def work(launch: Launch) -> None:
             if number >= _SLOTS:
-                self.wait(flag_of_reads, number - _SLOTS + 1, launch)
+                self._memory.wait(reader, TAKEN, number - _SLOTS + 1, launch)
             buffer.copy_(chunk, non_blocking=True)
-            _C.signal_flag(arrived, _count(number + 1), launch)
+            self._memory.signal(reader, ARRIVED, number + 1, launch)
 
         return work
 
     def _receive(self, source: int, chunk: Tensor) -> Work:
         number = self._received[source]
         self._received[source] += 1
-        rank = self.group.rank
-        buffer = self._buffer(rank, source, number)[: chunk.numel()]
-        arrived = self._flag(rank, source, of_taken=False)
-        flag_of_reads = self._flag(source, rank, of_taken=True)
+        buffer = self._buffer(self.group.rank, source, number)[: chunk.numel()]
 
         def work(launch: Launch) -> None:
-            self.wait(arrived, number + 1, launch)
+            self._memory.wait(source, ARRIVED, number + 1, launch)
             chunk.copy_(buffer, non_blocking=True)
-            _C.signal_flag(flag_of_reads, _count(number + 1), launch)
+            self._memory.signal(source, TAKEN, number + 1, launch)
 
         return work
 
-    def wait(self, flag: int, value: int, launch: Launch) -> None:
-        given_up = self._given_up.data_ptr()
-        _C.wait_for_flag(flag, _count(value), self.group.timeout, given_up, launch)
-
-    def _index(self, owner: int, other: int) -> int:
-        """Which of the places that `owner` has for other ranks is that of `other`."""
-        return (other - owner - 1) % self.group.world_size
-
     def _buffer(self, reader: int, sender: int, number: int) -> Tensor:
         """The buffer of `reader` that chunk `number` from `sender` comes to."""
-        first = (self._index(reader, sender) * _SLOTS + number % _SLOTS) * self._chunk
+        place = (sender - reader - 1) % self.group.world_size
+        first = (place * _SLOTS + number % _SLOTS) * self._chunk
         return self._parts[reader][first : first + self._chunk]
-
-    def _flag(self, owner: int, other: int, *, of_taken: bool) -> int:
-        """Address of a count that `other` raises and `owner` waits for."""
-        index = self._index(owner, other) + self._others * of_taken
-        return self._region.addresses[owner] + self._flags_at + index * FLAG_BYTES
-
-    def check(self) -> None:
-        if int(self._given_up[0]):
-            self.group.all_gather(None)  # Raises PeerLostError, which names the rank.
-            raise PeerLostError(
-                "an exchange of rows was given up: a rank was lost, or took no part within "
-                f"{self.group.timeout:g} s"
-            )
-
-
-def _count(number: int) -> int:
-    """Counts wrap around at 2^32."""
-    return number & 0xFFFFFFFF
 
 
 TRANSPORTS["copy"] = CopyTransport

@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.errors import PeerLostError
-from peergraph.fullgraph.exchange.flags import FLAG_BYTES, clear_flags
+from peergraph.fullgraph.exchange.flags import ARRIVED, TAKEN, FlaggedMemory, FlagWaits
 from peergraph.fullgraph.exchange.halo import ROWS_OF_OTHERS, HaloPlan
 from peergraph.fullgraph.exchange.mode_cost import rows_to_publish
 from peergraph.memory import SharedRegion
 from peergraph.memory.device.launching import launch_on
-from peergraph.memory.group.device_waits import register_wait
 from peergraph.profiling import EXCHANGE, count_bytes, profiled
 
 # Rows begin at multiples of this, so that kernels read them in vectors.
@@ -56,13 +54,11 @@ class MappedRows:
         self._sent, self._positions = _published_rows(plan)
         self._most_rows = max(plan.row_layout.group.all_gather(self.num_published))
         self._group = plan.row_layout.processes
-        self._region: SharedRegion | None = None
+        self._memory: FlaggedMemory | None = None
         self._capacity = 0
         self._round = 0
         self._addresses: dict[int, Tensor] = {}
-        on_gpu = self._group.device.type == "cuda"
-        self._given_up = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
-        register_wait(self._given_up)
+        self._waits = FlagWaits(self._group)
 
     @property
     def num_published(self) -> int:
@@ -89,10 +85,11 @@ class MappedRows:
         self._plan.transport.announce(ROWS_OF_OTHERS, x)
         columns = self.padded_columns(x)
         row_bytes = columns * x.itemsize
-        region = self._region_for(self._most_rows * row_bytes)
-        self._check()
+        memory = self._memory_for(self._most_rows * row_bytes)
+        region = memory.region
+        self._waits.check()
         if self._round:
-            self._wait_for_all(region, of_release=True)
+            self._wait_for_all(memory, TAKEN)
         rows = region.local(x.dtype, [self.num_published, columns])
         if self._sent is not None and columns == x.shape[1]:
             torch.index_select(x, 0, self._sent, out=rows)
@@ -102,8 +99,8 @@ class MappedRows:
             rows[:, x.shape[1] :].zero_()
         count_bytes(EXCHANGE, rows.nbytes)
         self._round += 1
-        self._signal_all(region, of_release=False)
-        self._wait_for_all(region, of_release=False)
+        self._signal_all(memory, ARRIVED)
+        self._wait_for_all(memory, ARRIVED)
         if row_bytes not in self._addresses:
             self._addresses[row_bytes] = self._make_addresses(region, row_bytes)
         bits = row_bytes
@@ -113,27 +110,22 @@ class MappedRows:
 
     def release(self) -> None:
         """Tells the other ranks that this one has read their rows. Collective."""
-        assert self._region is not None
-        self._signal_all(self._region, of_release=True)
+        assert self._memory is not None
+        self._signal_all(self._memory, TAKEN)
 
     def close(self) -> None:
         """Frees the memory. Collective."""
-        if self._region is not None:
-            self._region.close()
-            self._region, self._capacity = None, 0
+        if self._memory is not None:
+            self._memory.close()
+            self._memory, self._capacity = None, 0
 
-    def _region_for(self, num_bytes: int) -> SharedRegion:
+    def _memory_for(self, num_bytes: int) -> FlaggedMemory:
         """Returns memory of as many bytes on each rank; all ranks ask for the same number."""
-        if self._region is None or num_bytes > self._capacity:
-            if self._region is not None:
-                self._region.close()
-            self._capacity = -(-num_bytes // FLAG_BYTES) * FLAG_BYTES
-            flags = 2 * self._group.world_size * FLAG_BYTES
-            self._region = SharedRegion.create(self._capacity + flags, self._group)
-            memory = self._region.local(torch.uint8, [self._capacity + flags])
-            self._addresses, self._round = {}, 0
-            clear_flags(memory[self._capacity :], self._group)
-        return self._region
+        if self._memory is None or num_bytes > self._capacity:
+            self.close()
+            self._capacity, self._addresses, self._round = num_bytes, {}, 0
+            self._memory = FlaggedMemory(self._group, num_bytes, self._waits)
+        return self._memory
 
     def _make_addresses(self, region: SharedRegion, row_bytes: int) -> Tensor:
         plan, device = self._plan, self._group.device
@@ -141,36 +133,21 @@ class MappedRows:
         counts = torch.tensor(plan.halo_counts, device=device)
         return self._positions * row_bytes + starts.repeat_interleave(counts)
 
-    def _flag(self, region: SharedRegion, owner: int, other: int, *, of_release: bool) -> int:
-        index = other + self._group.world_size * of_release
-        return region.addresses[owner] + self._capacity + index * FLAG_BYTES
-
-    def _signal_all(self, region: SharedRegion, *, of_release: bool) -> None:
+    def _signal_all(self, memory: FlaggedMemory, flag: int) -> None:
         launch = launch_on(self._group.device)
         for peer in self._others():
-            flag = self._flag(region, peer, self._group.rank, of_release=of_release)
-            _C.signal_flag(flag, self._round & 0xFFFFFFFF, launch)
+            memory.signal(peer, flag, self._round, launch)
 
-    def _wait_for_all(self, region: SharedRegion, *, of_release: bool) -> None:
-        launch, given_up = launch_on(self._group.device), self._given_up.data_ptr()
+    def _wait_for_all(self, memory: FlaggedMemory, flag: int) -> None:
+        launch = launch_on(self._group.device)
         for peer in self._others():
-            flag = self._flag(region, self._group.rank, peer, of_release=of_release)
-            value = self._round & 0xFFFFFFFF
-            _C.wait_for_flag(flag, value, self._group.timeout, given_up, launch)
+            memory.wait(peer, flag, self._round, launch)
         if self._group.device.type == "cpu":
-            self._check()
+            self._waits.check()
 
     def _others(self) -> list[int]:
         rank, world_size = self._group.rank, self._group.world_size
         return [(rank + step) % world_size for step in range(1, world_size)]
-
-    def _check(self) -> None:
-        if int(self._given_up[0]):
-            self._group.all_gather(None)  # Raises PeerLostError, which names the rank.
-            raise PeerLostError(
-                "a wait for the rows of other ranks was given up: a rank was lost, or took no part "
-                f"within {self._group.timeout:g} s"
-            )
 
 
 def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
