@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
+from peergraph.fullgraph.offload.passes.buffered_rows import BufferedRows
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 
 
-class SourceWindow:
-    """Source rows of a store, batch by batch, in two buffers that are used in turn.
+class SourceWindow(BufferedRows):
+    """Source rows of a store, batch by batch.
 
     Args:
         transfers: the plan of the batches.
@@ -18,17 +19,10 @@ class SourceWindow:
     """
 
     def __init__(self, transfers: SourceTransfers, store: RowStore) -> None:
-        self.transfers = transfers
-        self.store = store
         # Rows on the device that no other rank needs are gathered when they are asked for.
-        self._in_place = store.in_place and transfers.plan.is_empty
-        count = 0 if self._in_place else 2
-        self._buffers = [store.empty(transfers.capacity) for _ in range(count)]
-
-    @property
-    def loads(self) -> bool:
-        """Whether rows are copied for each batch; otherwise they are read in place."""
-        return not self._in_place
+        in_place = store.in_place and transfers.plan.is_empty
+        super().__init__(store, transfers.capacity, in_place=in_place)
+        self.transfers = transfers
 
     def load(self, number: int) -> None:
         """Loads this rank's rows of a batch that the batch before has not."""
@@ -63,8 +57,3 @@ class SourceWindow:
         if self._in_place:
             return self.store.gather(self.transfers.rows(number))
         return self._buffers[number % 2][: self.transfers.batches[number].num_rows]
-
-    def has_memory_of(self, rows: Tensor) -> bool:
-        """Whether a tensor lies in one of the buffers."""
-        storage = rows.untyped_storage().data_ptr()
-        return any(storage == buffer.untyped_storage().data_ptr() for buffer in self._buffers)
