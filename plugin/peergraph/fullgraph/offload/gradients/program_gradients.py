@@ -115,9 +115,8 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
         inputs: what is read.
     """
     structures = [part.structure for part in inputs if part.structure is not None]
-    if any(
-        structure.chunks.row_layout is not selection.space.row_layout for structure in structures
-    ):
+    nodes = selection.space.row_layout
+    if any(structure.chunks.row_layout is not nodes for structure in structures):
         return False  # Rows of edges are selected, which are made of rows of nodes.
     edges = [structure.edge_layout for structure in structures]
     with_rows = (RowOperand, ResidentOperand, SelectedOperand)
@@ -167,9 +166,7 @@ class ProgramGradients:
             for operand, part in zip(compiled.operands, inputs, strict=True)
             if isinstance(part, PartitionedTensor)
         ]
-        self._selected_places = [
-            place for place, rows in enumerate(selected_rows) if rows is not None
-        ]
+        self._selected_places = [i for i, rows in enumerate(selected_rows) if rows is not None]
         ctx.save_for_backward(*with_rows, *(rows for rows in selected_rows if rows is not None))
 
     def backward(
@@ -210,7 +207,8 @@ def _recorded_rows(operand: Operand, part: PartitionedTensor) -> PartitionedTens
     rows = operand.rows if isinstance(operand, SourceOperand) else operand
     if not isinstance(rows, RowOperand):
         # A constant, such as the norm of edges, that a layer cached in inference mode.
-        return without_inference(part)
+        constant: PartitionedTensor = without_inference(part)
+        return constant
     recorded = make_shell(rows.content)
     recorded.requires_grad = part.requires_grad
     return recorded
