@@ -19,6 +19,7 @@ from peergraph.aggregate.ops.sddmm import expand
 from peergraph.aggregate.ops.spmm import Sum
 from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
 from peergraph.aggregate.ops.spmm_linear import SumLinear
+from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edge_values import (
     traced_attention,
@@ -128,7 +129,8 @@ class TracedStructure(Structure):
 
     def spmm_add_self(self, of: SumAddSelf) -> Tensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
-        x, self_weight, e, bias = of[:4]
+        x, self_weight, e, bias, backward, deterministic = of
+        _refuse_orders(backward, deterministic)
         assert not isinstance(x, TableRows)
         tensors = [tensor for tensor in (self_weight, e, bias) if tensor is not None]
         if all(tensor.dtype == x.dtype for tensor in tensors) and not _has_autocast(x):
@@ -140,9 +142,10 @@ class TracedStructure(Structure):
 
     def spmm_linear(self, of: SumLinear) -> Tensor:
         """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
-        reduce, x, _, self_weight, bias, self_x, others = of[:7]
+        reduce, x, weights, self_weight, bias, self_x, others, backward, deterministic = of
+        _refuse_orders(backward, deterministic)
         assert not isinstance(x, TableRows)
-        structures, weights = [self, *others], list(of.weights)
+        structures, weights = [self, *others], list(weights)
         optional = [t for t in (self_weight, bias, self_x) if t is not None]
         same = all(tensor.dtype == x.dtype for tensor in (*weights, *optional))
         if reduce in ("sum", "mean") and same and not _has_autocast(x):
@@ -202,7 +205,8 @@ class TracedStructure(Structure):
 
     def attention(self, of: AttentionSum) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
-        x, left, right, att, negative_slope, self_loops = of[:6]
+        x, left, right, att, negative_slope, self_loops, deterministic = of
+        _refuse_orders("auto", deterministic)
         depth, wide = x.shape[2], att is not None
         fitting = depth_for(x)
         assert fitting is not None
@@ -223,6 +227,14 @@ class TracedStructure(Structure):
     def reduce_message(self, message: Message, **operands: Tensor | None) -> NoReturn:
         """Raises ``NotImplementedError``."""
         raise NotImplementedError("torch.compile: reduce_message of a traced structure")
+
+
+def _refuse_orders(backward: Backward, deterministic: bool | None) -> None:
+    """Raises NotImplementedError where gradients are asked for in an order of their own."""
+    if backward != "auto" or deterministic is not None:
+        raise NotImplementedError(
+            f"torch.compile: sums with backward={backward!r}, deterministic={deterministic}"
+        )
 
 
 def _has_autocast(x: Tensor) -> bool:

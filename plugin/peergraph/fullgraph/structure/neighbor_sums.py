@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Sum, SumAddSelf, SumLinear
+from peergraph.aggregate import Csc, Sum
 from peergraph.aggregate.ops.operands import align, autocast, columns
 from peergraph.aggregate.ops.source_gradients import accumulates_in
+from peergraph.aggregate.sparse.edge_matrix import Backward
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
 from peergraph.fullgraph.exchange.local_operands import local_operands
@@ -108,7 +109,7 @@ class NeighborSums:
         Args:
             of: its `x` are [local rows of sources, *features] and its `e` [local edges, *features].
         """
-        check_order(of)
+        check_order(of.backward)
         assert not isinstance(of.x, TableRows)
         x, e = autocast(of.x), autocast(of.e)
         reason = self._why_at_once(of, x, e)
@@ -164,9 +165,9 @@ class NeighborSums:
         return None if narrow else "values of edges are wider than features"
 
 
-def check_order(of: Sum | SumAddSelf | SumLinear) -> None:
+def check_order(backward: Backward) -> None:
     """Raises ValueError for atomics: gradients over partitioned edges are in a fixed order."""
-    if of.backward == "atomic":
+    if backward == "atomic":
         raise ValueError("backward='atomic' adds in no fixed order, as partitioned edges do")
 
 

@@ -247,13 +247,13 @@ class PartitionedCsc(PartitionedStructure):
 
         ``self_weight`` is [] or [1] plain, or [destinations, 1] partitioned.
         """
+        x, self_weight, e, bias, backward, _ = of
         self._operands.check_same_nodes("spmm_add_self")
-        check_order(of)
-        self_weight, by_row = of.self_weight, of.self_weight.dim() == 2
+        check_order(backward)
+        by_row = self_weight.dim() == 2
         plain = None if by_row else self._operands.parameter("self_weight", self_weight)
-        offset = self._operands.parameter("bias", of.bias)
-        sources = self._operands.check_source("x", of.x)
-        factors = self._operands.check_edge("e", of.e)
+        offset = self._operands.parameter("bias", bias)
+        sources, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
         assert sources is not None
         rows, edges = sources.to_local(), None if factors is None else factors.to_local()
         _, [plain, offset] = local_operands(self.plan, [], [plain, offset])
@@ -374,7 +374,7 @@ class PartitionedCsc(PartitionedStructure):
             if shared is None:
                 return self._sums(of.of_rows(rows, edges, of.backward))
             self._sums.last_exchange = "all at once: several relations share them"
-            check_order(of)
+            check_order(of.backward)
             return shared[1].reduce(of.of_rows(shared[0], autocast(edges), "transpose"))
 
         if not constant:

@@ -135,15 +135,17 @@ class PartitionedStructure(Structure):
         Raises:
             ValueError: an unknown reduction, weights of other shapes, or structures of other nodes.
         """
+        # All arguments are named: a new one must not be ignored.
+        _, _, _, self_weight, _, self_x, others, backward, _ = of
         of.check()
-        check_order(of)
-        if of.self_x is None and of.self_weight is not None:
+        check_order(backward)
+        if self_x is None and self_weight is not None:
             self._operands.check_same_nodes("spmm_linear without self_x")
-        for other in of.others:
+        for other in others:
             same = self.source_layout.same_rows(other.source_layout)
             if not same or not self.destination_layout.same_rows(other.destination_layout):
                 raise ValueError(f"others must have the same nodes as {self}, got {other}")
-        return [self, *of.others]
+        return [self, *others]
 
     @abstractmethod
     def on_edges(self, call: EdgeCall) -> PartitionedTensor:

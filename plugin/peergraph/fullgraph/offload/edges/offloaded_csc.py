@@ -146,20 +146,21 @@ class OffloadedCsc(PartitionedStructure):
         _refuse_table(of.x)
         rows, factors = self._operands.check_source("x", of.x), self._operands.check_edge("e", of.e)
         constant = rows is not None and self.keeps(rows, factors)
-        check_order(of)
+        check_order(of.backward)
         return self._reduce(of.of_rows(rows, factors, "transpose"), constant)
 
     def spmm_add_self(self, of: SumAddSelf) -> PartitionedTensor:
         """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        x, self_weight, e, bias, backward, _ = of
         self._operands.check_same_nodes("spmm_add_self")
-        if not _are_offloaded(of.x, of.e):
+        if not _are_offloaded(x, e):
             return self.resident.spmm_add_self(of)
-        _refuse_table(of.x)
-        check_order(of)
+        _refuse_table(x)
+        check_order(backward)
         checks, message = self._operands, of.message
-        rows, factors = checks.check_source("x", of.x), checks.check_edge("e", of.e)
-        check = checks.check_destination if of.self_weight.dim() == 2 else checks.parameter
-        own = check("self_weight", of.self_weight)
+        rows, factors = checks.check_source("x", x), checks.check_edge("e", e)
+        check = checks.check_destination if self_weight.dim() == 2 else checks.parameter
+        own = check("self_weight", self_weight)
         assert rows is not None and own is not None
         constant = self.keeps(rows, factors)
         out: Any
@@ -168,7 +169,7 @@ class OffloadedCsc(PartitionedStructure):
         else:
             sums = self._reduce(Sum(message, "sum", rows, factors, "transpose"), constant)
             out = torch.addcmul(sums, rows, own)
-        result: PartitionedTensor = out if of.bias is None else out + of.bias
+        result: PartitionedTensor = out if bias is None else out + bias
         return result
 
     def spmm_linear(self, of: SumLinear) -> PartitionedTensor:
