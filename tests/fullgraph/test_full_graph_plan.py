@@ -9,6 +9,7 @@ from peergraph.fullgraph import named_model
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
 MODEL = named_model([100, 512, 47])
@@ -102,7 +103,9 @@ def test_mode_follows_the_volume() -> None:
     volume = Volume(((9, 1), (1, 9)), ((10, 1), (1, 10)))
     few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
     assert FullGraphPlan.make(few, machine("full2"), model=MODEL).mode == "in_kernel"
-    limited = FullGraphPlan.make(few, machine("full2"), model=MODEL, modes=("halo", "blocks"))
+    limited = FullGraphPlan.make(
+        few, machine("full2"), PlanLimits(modes=("halo", "blocks")), model=MODEL
+    )
     assert limited.mode == limited.with_model(MODEL).mode == "halo"
 
 
@@ -126,8 +129,8 @@ def test_mode_of_each_width() -> None:
     dense = FullGraphPlan.make(sparse_facts(24, 0.1), full2)
     assert dense.chooses_by_width
     assert by_columns not in str(dense)
-    staged = FullGraphPlan.make(sparse_facts(4, 0.05), full2, modes=("halo", "blocks"))
-    asked = FullGraphPlan.make(sparse_facts(4, 0.1), full2, mode="in_kernel")
+    staged = FullGraphPlan.make(sparse_facts(4, 0.05), full2, PlanLimits(modes=("halo", "blocks")))
+    asked = FullGraphPlan.make(sparse_facts(4, 0.1), full2, PlanLimits(mode="in_kernel"))
     for fixed, mode in ((staged, "halo"), (asked, "in_kernel")):
         assert not fixed.chooses_by_width
         assert fixed.mode_for(EDGE, 512) == fixed.mode == mode
@@ -135,12 +138,12 @@ def test_mode_of_each_width() -> None:
 
 
 def test_mode_that_was_asked_for() -> None:
-    plan = FullGraphPlan.make(SPARSE, machine("full4"), model=MODEL, mode="blocks")
+    plan = FullGraphPlan.make(SPARSE, machine("full4"), PlanLimits(mode="blocks"), model=MODEL)
     assert (plan.mode, plan.reason) == ("blocks", "asked for")
     with pytest.raises(ValueError, match="mode must be one of halo, blocks, in_kernel, got 'ring'"):
-        FullGraphPlan.make(SPARSE, machine("full4"), mode="ring")
+        FullGraphPlan.make(SPARSE, machine("full4"), PlanLimits(mode="ring"))
     with pytest.raises(ValueError, match="mode 'in_kernel' is not for these ranks"):
-        FullGraphPlan.make(facts(9, 2), machine("pcie2"), mode="in_kernel")
+        FullGraphPlan.make(facts(9, 2), machine("pcie2"), PlanLimits(mode="in_kernel"))
 
 
 def test_one_rank() -> None:
@@ -156,12 +159,15 @@ def test_budget_chooses_the_mode_that_fits() -> None:
         - free.resident.buffers["blocks"][0]
         + free.resident.buffers["in_kernel"][0]
     )
-    tight = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL, memory_budget=held)
+    tight = FullGraphPlan.make(DENSE, machine("full4"), PlanLimits(memory_budget=held), model=MODEL)
     assert tight.mode == "in_kernel"
     assert "no room for halo, blocks" in tight.reason
     with pytest.raises(ValueError, match="more than memory_budget"):
         FullGraphPlan.make(
-            DENSE, machine("full4"), model=MODEL, memory_budget=held, mode="blocks", offload=False
+            DENSE,
+            machine("full4"),
+            PlanLimits(memory_budget=held, mode="blocks", offload=False),
+            model=MODEL,
         )
 
 
@@ -169,23 +175,28 @@ def test_small_budget_names_bytes() -> None:
     needed = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL).bytes_by_rank[0]
     with pytest.raises(ValueError, match="Offloaded training") as error:
         FullGraphPlan.make(
-            DENSE, machine("full4"), model=MODEL, memory_budget=needed // 3, offload=False
+            DENSE,
+            machine("full4"),
+            PlanLimits(memory_budget=needed // 3, offload=False),
+            model=MODEL,
         )
     assert "structure 48.6 MiB" in str(error.value)
     assert "more GPUs have smaller shares" in str(error.value)
 
 
 def test_the_model_comes_later() -> None:
-    plan = FullGraphPlan.make(SPARSE, machine("full4"), memory_budget=1 << 40)
+    plan = FullGraphPlan.make(SPARSE, machine("full4"), PlanLimits(memory_budget=1 << 40))
     assert plan.resident.sums == ()
     assert "predicted for a sum of 128 columns" in plan.reason
     assert plan.with_model(MODEL) == FullGraphPlan.make(
-        SPARSE, machine("full4"), model=MODEL, memory_budget=1 << 40
+        SPARSE, machine("full4"), PlanLimits(memory_budget=1 << 40), model=MODEL
     )
 
 
 def test_printed_plan() -> None:
-    text = str(FullGraphPlan.make(SPARSE, machine("full4"), model=MODEL, memory_budget=1 << 34))
+    text = str(
+        FullGraphPlan.make(SPARSE, machine("full4"), PlanLimits(memory_budget=1 << 34), model=MODEL)
+    )
     for expected in (
         "full graph on 4 ranks: 1,000,000 nodes, 50,000,000 edges; links of full4",
         "order of nodes: random",

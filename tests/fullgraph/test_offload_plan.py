@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.placing.machines import machine
 
@@ -11,6 +13,7 @@ from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 from peergraph.fullgraph.plan.spread import Spread, expected_spread
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
@@ -80,11 +83,12 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     row = NODES * 128 * 4
     plan = offloaded(
         FullGraphPlan.make(
-            facts(), machine("single"), model=named_model(WIDTHS, labelled=0.011),
-            memory_budget=125 * GIB,
-            host_memory=400 * GIB, offload=True,
+            facts(),
+            machine("single"),
+            PlanLimits(memory_budget=125 * GIB, host_memory=400 * GIB, offload=True),
+            model=named_model(WIDTHS, labelled=0.011),
         )
-    )  # fmt: skip
+    )
     tiers = plan.placement.tiers
     found = [tiers[name] for name in ("source rows 1", "source rows 2")]
     assert found == ["device", "host"]
@@ -101,10 +105,13 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     assert row < sum(p.to_host for p in plan.passes) <= 2 * row
     small = offloaded(
         FullGraphPlan.make(
-            facts(), machine("single"), model=PAPERS, memory_budget=60 * GIB,
-            host_memory=600 * GIB, spreads=[Spread(128, 1.0, 1.0, True)], num_chunks=128,
+            facts(),
+            machine("single"),
+            PlanLimits(memory_budget=60 * GIB, host_memory=600 * GIB, num_chunks=128),
+            model=PAPERS,
+            spreads=[Spread(128, 1.0, 1.0, True)],
         )
-    )  # fmt: skip
+    )
     assert set(small.placement.tiers.values()) == {"host", "user"}
     # Destinations read their own rows, too, where those are not on the device.
     assert 9 * row < sum(p.from_host for p in small.passes) <= 10 * row
@@ -112,15 +119,17 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
 
 
 def test_budget_decides() -> None:
-    options = {"model": PAPERS, "host_memory": 600 * GIB}
-    resident = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=200 * GIB, **options)  # type: ignore[arg-type]
+    def plan(budget: int, offload: bool | None = None) -> FullGraphPlan:
+        limits = PlanLimits(memory_budget=budget * GIB, host_memory=600 * GIB, offload=offload)
+        return FullGraphPlan.make(facts(4), machine("full4"), limits, model=PAPERS)
+
+    resident = plan(200)
     assert resident.offload is None
     assert resident.decision.startswith("resident: resident training takes")
-    less = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=80 * GIB, **options)  # type: ignore[arg-type]
+    less = plan(80)
     assert offloaded(less).device_bytes <= 80 * GIB
     assert less.bytes_by_rank[0] == offloaded(less).device_bytes
-    asked = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=140 * GIB, offload=True,
-                               **options)  # type: ignore[arg-type] # fmt: skip
+    asked = plan(140, offload=True)
     assert asked.decision.startswith("offloaded, as asked for")
     assert offloaded(asked).bytes_by_tier["device"] >= offloaded(less).bytes_by_tier["device"]
 
@@ -129,7 +138,10 @@ def test_less_memory_takes_more_chunks_and_bytes() -> None:
     plans = [
         offloaded(
             FullGraphPlan.make(
-                facts(4), machine("full4"), model=PAPERS, memory_budget=budget * GIB, offload=True
+                facts(4),
+                machine("full4"),
+                PlanLimits(memory_budget=budget * GIB, offload=True),
+                model=PAPERS,
             )
         )
         for budget in (120, 60, 30, 20)
@@ -142,22 +154,27 @@ def test_less_memory_takes_more_chunks_and_bytes() -> None:
 
 
 def test_files_take_what_the_host_has_no_room_for() -> None:
-    options = {"model": PAPERS, "memory_budget": 120 * GIB, "host_memory": 120 * GIB}
+    limits = PlanLimits(memory_budget=120 * GIB, host_memory=120 * GIB)
     with pytest.raises(ValueError, match="host memory is not enough") as error:
-        FullGraphPlan.make(facts(), machine("single"), **options)  # type: ignore[arg-type]
+        FullGraphPlan.make(facts(), machine("single"), limits, model=PAPERS)
     assert "sum 1" in str(error.value)
     # Features stay where the user has them.
     assert "features" not in str(error.value)
     assert "GiB are missing" in str(error.value)
-    plan = FullGraphPlan.make(facts(), machine("single"), file_memory=60 * GIB, **options)  # type: ignore[arg-type]
+    limits = replace(limits, file_memory=60 * GIB)
+    plan = FullGraphPlan.make(facts(), machine("single"), limits, model=PAPERS)
     assert list(offloaded(plan).placement.tiers.values()).count("file") == 1
     assert any(p.from_files for p in offloaded(plan).passes)
     assert "in files" in str(plan)
 
 
 def test_a_model_that_is_not_known_is_assumed() -> None:
-    plan = FullGraphPlan.make(facts(), machine("single"), assumed=assumed_model,
-                              memory_budget=110 * GIB, host_memory=600 * GIB)  # fmt: skip
+    plan = FullGraphPlan.make(
+        facts(),
+        machine("single"),
+        PlanLimits(memory_budget=110 * GIB, host_memory=600 * GIB),
+        assumed=assumed_model,
+    )
     assert offloaded(plan).model.assumed
     assert offloaded(plan).model.name == "gcn 130-256-256-256"
     assert "it is assumed" in plan.decision
@@ -168,7 +185,7 @@ def test_a_model_that_is_not_known_is_assumed() -> None:
 
 
 def test_resident_graph_stays_resident() -> None:
-    plan = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=320 * GIB)
+    plan = FullGraphPlan.make(facts(4), machine("full4"), PlanLimits(memory_budget=320 * GIB))
     assert plan.offload is None
     assert plan.with_model(PAPERS).offload is None
     with pytest.raises(ValueError, match="does not fit on the devices: offloaded"):
@@ -177,18 +194,21 @@ def test_resident_graph_stays_resident() -> None:
 
 def test_small_budget_says_what_is_needed() -> None:
     with pytest.raises(ValueError, match="not enough for offloaded training") as error:
-        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, memory_budget=8 * GIB)
+        FullGraphPlan.make(
+            facts(), machine("single"), PlanLimits(memory_budget=8 * GIB), model=PAPERS
+        )
     for part in ("structure", "transposes", "rows of a chunk"):
         assert part in str(error.value)
     with pytest.raises(ValueError, match="num_chunks must be at least 1, got 0"):
-        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, memory_budget=GIB,
-                           num_chunks=0)  # fmt: skip
+        FullGraphPlan.make(
+            facts(), machine("single"), PlanLimits(memory_budget=GIB, num_chunks=0), model=PAPERS
+        )
     with pytest.raises(ValueError, match="num_chunks is for offloaded training"):
-        FullGraphPlan.make(facts(), machine("single"), num_chunks=2, offload=False)
+        FullGraphPlan.make(facts(), machine("single"), PlanLimits(num_chunks=2, offload=False))
     with pytest.raises(ValueError, match="needs a memory_budget"):
-        FullGraphPlan.make(facts(), machine("single"), model=PAPERS, offload=True)
+        FullGraphPlan.make(facts(), machine("single"), PlanLimits(offload=True), model=PAPERS)
     with pytest.raises(ValueError, match="needs a model"):
-        FullGraphPlan.make(facts(), machine("single"), memory_budget=GIB, offload=True)
+        FullGraphPlan.make(facts(), machine("single"), PlanLimits(memory_budget=GIB, offload=True))
 
 
 def test_expected_spread() -> None:

@@ -14,7 +14,7 @@ from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers, storage, storage_option
-from peergraph.fullgraph import FullGraphPlan, RecordedModel, named_model
+from peergraph.fullgraph import FullGraphPlan, PlanLimits, RecordedModel, named_model
 from peergraph.fullgraph.dry_run.named_models import LAYER_TYPES, assumed_model
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.layout.duplication import Duplication
@@ -177,15 +177,17 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     plan = FullGraphPlan.make(
         facts,
         topology,
+        PlanLimits(
+            memory_budget=args.budget or min(topology.memory),
+            mode=args.mode,
+            offload={"auto": None, "yes": True, "no": False}[args.offload],
+            num_chunks=args.num_chunks,
+            host_memory=args.host_memory or topology.host_memory or None,
+            file_memory=args.file_memory,
+            hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
+        ),
         model=_model(args),
         assumed=assumed_model,
-        memory_budget=args.budget or min(topology.memory),
-        mode=args.mode,
-        offload={"auto": None, "yes": True, "no": False}[args.offload],
-        num_chunks=args.num_chunks,
-        host_memory=args.host_memory or topology.host_memory or None,
-        file_memory=args.file_memory,
-        hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         spreads=[spread_of(rows, facts) for rows in counted],
     )
     if args.json:

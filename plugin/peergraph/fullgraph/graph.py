@@ -46,6 +46,7 @@ from peergraph.fullgraph.plan.choose_order import (
 )
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 from peergraph.fullgraph.plan.spread import sample_rows, spread_of
 from peergraph.fullgraph.structure.build_structure import structure_steps
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
@@ -380,16 +381,18 @@ def _plan(
     return FullGraphPlan.make(
         facts,
         group_topology(group, options["topology"]),
+        PlanLimits(
+            hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
+            memory_budget=device_budget(group, memory_budget),
+            mode=mode,
+            modes=_modes(group, mode),
+            offload=options["offload"],
+            num_chunks=options["num_chunks"],
+            host_memory=host_budget(group, options["host_memory"]),
+            file_memory=file_budget(group, options["folder"]),
+        ),
         model=model,
         assumed=assumed_model,
-        hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
-        memory_budget=device_budget(group, memory_budget),
-        mode=mode,
-        modes=_modes(group, mode),
-        offload=options["offload"],
-        num_chunks=options["num_chunks"],
-        host_memory=host_budget(group, options["host_memory"]),
-        file_memory=file_budget(group, options["folder"]),
         spreads=lambda: [spread_of(rows, facts) for rows in count()],
     )
 

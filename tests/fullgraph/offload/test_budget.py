@@ -18,6 +18,7 @@ from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 from peergraph.memory import Group
 from peergraph.store import EDGE
 
@@ -25,21 +26,21 @@ NODES, EDGES = 10_000, 100_000
 ROW = 4 * 64 * NODES
 
 
-def plan(budget: int, **options: int) -> OffloadPlan:
+def plan(budget: int, host_memory: int | None = None, file_memory: int = 0) -> OffloadPlan:
     facts = GraphFacts(
         {"_N": (NODES,)},
         {("_N", "_E", "_N"): Volume(((NODES,),), ((EDGES,),))},
         {"_N": 4 * 64},
     )
-    found = FullGraphPlan.make(
-        facts,
-        machine("single"),
-        model=named_model([64, 64, 64, 64]),
+    limits = PlanLimits(
         memory_budget=budget,
         offload=True,
         num_chunks=100,
-        **options,
-    ).offload
+        host_memory=host_memory,
+        file_memory=file_memory,
+    )
+    model = named_model([64, 64, 64, 64])
+    found = FullGraphPlan.make(facts, machine("single"), limits, model=model).offload
     assert found is not None
     return found
 

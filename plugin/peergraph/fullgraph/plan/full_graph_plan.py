@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
+from peergraph.fullgraph.exchange.mode_cost import STAGED_MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.format_plan import graph_lines, offload_lines, resident_lines
 from peergraph.fullgraph.plan.memory_items import GraphFacts, total_bytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.resident_plan import NetworkBytes, ResidentPlan
 from peergraph.fullgraph.plan.spread import Spread
 from peergraph.memory import Topology
-from peergraph.number_arguments import check_number
 from peergraph.printing import format_bytes
 from peergraph.store import EdgeType
 
@@ -31,15 +31,11 @@ class FullGraphPlan:
     Args:
         resident: memory and exchange of training with all rows on the devices.
         topology: the links by which exchanges are chosen.
-        memory_budget: bytes of each rank; None: no limit.
+        limits: what it was made for.
         mode: how rows are exchanged: "halo", "blocks" or "in_kernel".
         reason: why that mode, in words.
-        modes: that the ranks can use.
         decision: resident or offloaded, and why.
         offload: of training with rows in host memory; None: everything is on the devices.
-        host_memory, file_memory: bytes of the host and of files, for all ranks together.
-        hidden_bytes: bytes of an element of rows that offloaded training stores; None: as layers
-            compute them.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
         spreads: counted rows of chunks, for offloaded training.
@@ -47,15 +43,11 @@ class FullGraphPlan:
 
     resident: ResidentPlan
     topology: Topology
-    memory_budget: int | None
+    limits: PlanLimits
     mode: str
     reason: str
-    modes: tuple[str, ...] = MODES
     decision: str = ""
     offload: OffloadPlan | None = None
-    host_memory: int = _UNKNOWN_MEMORY
-    file_memory: int = 0
-    hidden_bytes: int | None = None
     candidates: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
 
@@ -64,47 +56,38 @@ class FullGraphPlan:
         cls,
         facts: GraphFacts,
         topology: Topology,
+        limits: PlanLimits | None = None,
         *,
         model: RecordedModel | None = None,
         assumed: Callable[[GraphFacts], RecordedModel] | None = None,
-        memory_budget: int | None = None,
-        mode: str | None = None,
-        modes: Sequence[str] = MODES,
-        offload: bool | None = None,
-        num_chunks: int | None = None,
-        host_memory: int | None = None,
-        file_memory: int = 0,
-        hidden_bytes: int | None = None,
         spreads: Sequence[Spread] | Callable[[], Sequence[Spread]] = (),
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
         Args:
             facts: counts of the graph's nodes, edges and remote rows.
-            topology, memory_budget: see the class.
+            topology: the links between ranks and their hosts.
+            limits: what may be used; None: there are no limits.
             model: that is trained; None: not known.
             assumed: returns the model that is assumed where `model` is None, to decide whether
                 rows are offloaded; None: the graph alone decides.
-            mode: to be used; None: the quickest that fits into the budget.
-            modes: that the ranks can use.
-            offload: whether rows are kept in host memory (HongTu); None: where all rows do not fit
-                into the budget.
-            num_chunks: of each rank, for offloaded training; None: see
-                :func:`make_offload_plan`.
-            host_memory, file_memory: bytes for all ranks together; None: the topology's.
-            hidden_bytes: bytes of an element of rows that offloaded training stores; None: as
-                layers compute them.
             spreads: counted rows of chunks, for offloaded training, or a function that counts them,
                 which is called if rows are offloaded.
 
         Raises:
-            ValueError: an unknown mode, offloaded training of a model that is not known, or too
-                little memory; the message has a table of what is needed and for what.
+            ValueError: a mode that is not for these ranks, offloaded training of a model that is
+                not known, or too little memory; the message has a table of what is needed and for
+                what.
         """
-        check_number("memory_budget", memory_budget, 0)
-        _check_offload_options(offload, num_chunks, hidden_bytes)
-        resident = ResidentPlan.make(facts, topology, model, modes)
-        _check_mode(mode, resident.usable)
+        limits = PlanLimits() if limits is None else limits
+        if limits.host_memory is None:
+            limits = replace(limits, host_memory=topology.host_memory or _UNKNOWN_MEMORY)
+        memory_budget, mode, offload = limits.memory_budget, limits.mode, limits.offload
+        resident = ResidentPlan.make(facts, topology, model, limits.modes)
+        if mode is not None and mode not in resident.usable:
+            raise ValueError(
+                f"mode {mode!r} is not for these ranks, expected one of {list(resident.usable)}"
+            )
         fitting = resident.fitting_modes(memory_budget)
         allowed = [name for name in fitting if mode in (None, name)]
         if offload is False and not allowed:
@@ -116,37 +99,26 @@ class FullGraphPlan:
             of_model = assumption.resident_items(facts)
             peak += max(total_bytes(of_model, facts.world_size))
         too_large = memory_budget is not None and peak > memory_budget
-        if host_memory is None:
-            host_memory = topology.host_memory or _UNKNOWN_MEMORY
         offloaded, counted = None, tuple[Spread, ...]()
-        if offload or (offload is None and (too_large or num_chunks is not None)):
+        if offload or (offload is None and (too_large or limits.num_chunks is not None)):
             counted = tuple(spreads() if callable(spreads) else spreads)
-            offloaded = _plan_offload(
-                facts,
-                topology,
-                model or assumption,
-                hidden_bytes=hidden_bytes,
-                memory_budget=memory_budget,
-                host_memory=host_memory,
-                file_memory=file_memory,
-                num_chunks=num_chunks,
-                spreads=counted,
-            )
+            trained = model or assumption
+            if memory_budget is None:
+                raise ValueError("offloaded training needs a memory_budget, got None")
+            if trained is None:
+                raise ValueError("offloaded training needs a model, got None")
+            offloaded = make_offload_plan(facts, topology, trained, limits, counted)
             allowed = [name for name in resident.usable if mode in (None, name)]
-        asked = offload if num_chunks is None else True
+        asked = offload if limits.num_chunks is None else True
         chosen = quickest(resident.seconds, allowed, topology.work)
         return cls(
             resident=resident,
             topology=topology,
-            memory_budget=memory_budget,
+            limits=limits,
             mode=chosen,
             reason=_reason(resident, mode, fitting),
-            modes=tuple(modes),
             decision=_decision(asked, too_large, peak, memory_budget, assumption),
             offload=offloaded,
-            host_memory=host_memory,
-            file_memory=file_memory,
-            hidden_bytes=hidden_bytes,
             candidates=_candidates(resident.seconds, allowed),
             spreads=counted,
         )
@@ -179,18 +151,12 @@ class FullGraphPlan:
         Raises:
             ValueError: as :meth:`make`; a resident graph does not fit with this model.
         """
+        limits = replace(self.limits, mode=None, offload=None, hidden_bytes=None)
+        if self.offload is not None:
+            count, hidden_bytes = self.offload.num_chunks, self.limits.hidden_bytes
+            limits = replace(limits, offload=True, num_chunks=count, hidden_bytes=hidden_bytes)
         plan = FullGraphPlan.make(
-            self.facts,
-            self.topology,
-            model=model,
-            memory_budget=self.memory_budget,
-            modes=self.modes,
-            offload=None if self.offload is None else True,
-            num_chunks=None if self.offload is None else self.offload.num_chunks,
-            host_memory=self.host_memory,
-            file_memory=self.file_memory,
-            hidden_bytes=None if self.offload is None else self.hidden_bytes,
-            spreads=self.spreads,
+            self.facts, self.topology, limits, model=model, spreads=self.spreads
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(
@@ -241,7 +207,7 @@ class FullGraphPlan:
                 for t, v in self.facts.volumes.items()
             ],
             "model": None if self.model is None else self.model.name,
-            "memory_budget": self.memory_budget,
+            "memory_budget": self.limits.memory_budget,
             "decision": self.decision,
             "offload": None if self.offload is None else self.offload.to_dict(),
             "network": None if self.network is None else self.network._asdict(),
@@ -263,7 +229,7 @@ class FullGraphPlan:
         lines = [*graph_lines(self.facts, self.topology), f"  {self.decision}"]
         if self.offload is not None:
             return "\n".join([*lines, *offload_lines(self.offload)])
-        lines += resident_lines(self.resident, self.mode, self.reason, self.memory_budget)
+        lines += resident_lines(self.resident, self.mode, self.reason, self.limits.memory_budget)
         if self.chooses_by_width:
             by_mode: dict[str, list[str]] = {}
             for width in _SHOWN_WIDTHS:
@@ -273,40 +239,6 @@ class FullGraphPlan:
                 shown = (f"{mode} of {', '.join(widths)}" for mode, widths in by_mode.items())
                 lines.append(f"  sums by their columns: {'; '.join(shown)}")
         return "\n".join(lines)
-
-
-def _plan_offload(
-    facts: GraphFacts,
-    topology: Topology,
-    model: RecordedModel | None,
-    *,
-    memory_budget: int | None,
-    **options: Any,
-) -> OffloadPlan:
-    """Returns the plan of offloaded training: see :func:`make_offload_plan`."""
-    if memory_budget is None:
-        raise ValueError("offloaded training needs a memory_budget, got None")
-    if model is None:
-        raise ValueError("offloaded training needs a model, got None")
-    return make_offload_plan(facts, topology, model, memory_budget=memory_budget, **options)
-
-
-def _check_offload_options(
-    offload: bool | None, num_chunks: int | None, hidden_bytes: int | None
-) -> None:
-    if num_chunks is not None and offload is False:
-        raise ValueError(
-            f"num_chunks is for offloaded training, got {num_chunks} and offload=False"
-        )
-    if hidden_bytes is not None and offload is False:
-        raise ValueError("a dtype of stored rows is for offloaded training, got offload=False")
-
-
-def _check_mode(mode: str | None, usable: Sequence[str]) -> None:
-    if mode is not None and mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-    if mode is not None and mode not in usable:
-        raise ValueError(f"mode {mode!r} is not for these ranks, expected one of {list(usable)}")
 
 
 def _decision(

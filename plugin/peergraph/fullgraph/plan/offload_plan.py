@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.offload_cost import (
     DEVICE,
@@ -23,11 +22,11 @@ from peergraph.fullgraph.plan.offload_cost import (
     tier_bytes,
 )
 from peergraph.fullgraph.plan.pass_bytes import PassBytes, pass_bytes, transfer_seconds
+from peergraph.fullgraph.plan.plan_limits import PlanLimits
 from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
 from peergraph.fullgraph.plan.spread import Spread, spread_at
 from peergraph.memory import Topology
-from peergraph.number_arguments import check_number
 from peergraph.printing import format_bytes, table_lines
 
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -179,12 +178,7 @@ def make_offload_plan(
     facts: GraphFacts,
     topology: Topology,
     model: RecordedModel,
-    *,
-    memory_budget: int,
-    host_memory: int,
-    file_memory: int = 0,
-    hidden_bytes: int | None = None,
-    num_chunks: int | None = None,
+    limits: PlanLimits,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
     """Returns the plan whose epochs move the least over links among those that fit.
@@ -196,20 +190,14 @@ def make_offload_plan(
         facts: of the graph.
         topology: the links between ranks and their hosts.
         model: that is trained.
-        memory_budget: bytes of each rank's device.
-        host_memory, file_memory: bytes for all ranks together.
-        hidden_bytes: bytes of an element of rows that passes store; None: as layers compute them.
-        num_chunks: of each rank; None: the best of :data:`CHUNK_COUNTS`.
+        limits: with a budget, and bytes of the host.
         spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
             order of nodes.
 
     Raises:
-        ValueError: a number of chunks that is not positive, or not enough memory; the message has a
-            table of what is needed and for what.
+        ValueError: not enough memory; the message has a table of what is needed and for what.
     """
-    check_number("num_chunks", num_chunks, 1, MAX_CHUNKS)
-    rooms = host_memory, file_memory
-    planner = _Planner(facts, model, memory_budget, rooms, hidden_bytes, spreads)
+    planner, num_chunks = _Planner(facts, model, limits, spreads), limits.num_chunks
     plans: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
@@ -225,18 +213,16 @@ def make_offload_plan(
         if num_chunks is not None
         else f"the least transfers of {len(plans)} numbers that fit"
     )
-    return replace(_least_moved(plans, topology, memory_budget), chunks_reason=reason)
+    return replace(_least_moved(plans, topology), chunks_reason=reason)
 
 
-def _least_moved(
-    plans: Sequence[OffloadPlan], topology: Topology, memory_budget: int
-) -> OffloadPlan:
+def _least_moved(plans: Sequence[OffloadPlan], topology: Topology) -> OffloadPlan:
     """Returns the plan of the least transfers; of about equal ones, that of the fewest chunks."""
     seconds = [transfer_seconds(plan.passes, topology, plan.num_chunks) for plan in plans]
     limit = _AS_QUICK * min(seconds)
     quick = [plan for plan, time in zip(plans, seconds, strict=True) if time <= limit]
     # Small chunks leave memory for buffers that the plan does not count.
-    small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
+    small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * p.memory_budget]
     return small[0] if small else quick[-1]
 
 
@@ -244,26 +230,22 @@ class _Planner:
     """Plans a number of chunks.
 
     Args:
-        facts, model, memory_budget, hidden_bytes, spreads: see :func:`make_offload_plan`.
-        rooms: bytes of the host and of files for all ranks together.
+        facts, model, limits, spreads: see :func:`make_offload_plan`.
     """
 
     def __init__(
         self,
         facts: GraphFacts,
         model: RecordedModel,
-        memory_budget: int,
-        rooms: tuple[int, int],
-        hidden_bytes: int | None,
+        limits: PlanLimits,
         spreads: Sequence[Spread],
     ) -> None:
-        self._facts, self._model = facts, model
-        self._memory_budget, self._spreads = memory_budget, spreads
-        self._hidden_bytes = hidden_bytes
-        host_memory, file_memory = rooms
-        ranks = facts.world_size
-        self._host_room, self._file_room = max(0, host_memory // ranks), file_memory // ranks
-        self._schedules = model.schedules(facts, hidden_bytes)
+        assert limits.memory_budget is not None and limits.host_memory is not None
+        self._facts, self._model, self._spreads = facts, model, spreads
+        self._memory_budget, self._hidden_bytes = limits.memory_budget, limits.hidden_bytes
+        self._host_room = max(0, limits.host_memory // facts.world_size)
+        self._file_room = limits.file_memory // facts.world_size
+        self._schedules = model.schedules(facts, limits.hidden_bytes)
         self._fixed = _device_items(facts, model)
         self._fixed += model.labelled_items(facts)
 
