@@ -187,7 +187,7 @@ def check_tuned_on_gpus() -> None:
     built = FullGraph.build(
         group, {"_N": 3000}, {("_N", "_E", "_N"): graph.edge_index}, order="random"
     )
-    assert built.plan.modes == ("halo", "blocks", "in_kernel")
+    assert built.plan.limits.modes == ("halo", "blocks", "in_kernel")
     structure = next(iter(built.structures.values()))
     structure.mode, structure.keeps_results = "in_kernel", False
     sums = structure.in_kernel_sums
