@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -68,6 +69,16 @@ def runs_outside_of_traces(x: Tensor | TableRows) -> bool:
 def pays_to_fuse(x: Tensor) -> bool:
     """Returns whether a fused function that is differentiable once saves passes for `x`."""
     return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
+
+
+def check_message(message: str, messages: Sequence[str], x: object, e: object) -> None:
+    """Raises ValueError for an unknown message, or for operands that are not those it reads."""
+    if message not in messages:
+        raise ValueError(f"message must be one of {', '.join(messages)}, got {message!r}")
+    for name, operand, is_read in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
+        if (operand is not None) != is_read:
+            state = "needs" if is_read else "does not use"
+            raise ValueError(f"message {message!r} {state} {name}")
 
 
 def check_same_dtype(**operands: Tensor | None) -> None:

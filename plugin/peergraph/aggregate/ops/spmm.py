@@ -14,6 +14,7 @@ from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.operands import (
     align,
     autocast,
+    check_message,
     check_operand,
     check_same_dtype,
     columns,
@@ -63,12 +64,7 @@ def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:
     message, reduce, x, e, backward, deterministic = of
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-    if message not in (*MESSAGES, "dot"):
-        raise ValueError(f"message must be one of {', '.join(MESSAGES)}, dot, got {message!r}")
-    for name, operand, is_read in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
-        if (operand is not None) != is_read:
-            state = "needs" if is_read else "does not use"
-            raise ValueError(f"message {message!r} {state} {name}")
+    check_message(message, (*MESSAGES, "dot"), x, e)
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
     if isinstance(x, TableRows):

@@ -8,6 +8,7 @@ from peergraph.aggregate.ops.edge_maps import SourceSums
 from peergraph.aggregate.ops.operands import (
     align,
     autocast,
+    check_message,
     check_operand,
     check_same_dtype,
     use_deterministic,
@@ -35,12 +36,7 @@ def spmm_transposed(
         e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
         backward, deterministic: whether the sum itself uses the transpose or atomics.
     """
-    if message not in MESSAGES:
-        raise ValueError(f"message must be one of {', '.join(MESSAGES)}, got {message!r}")
-    for name, operand, is_read in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
-        if (operand is not None) != is_read:
-            state = "needs" if is_read else "does not use"
-            raise ValueError(f"message {message!r} {state} {name}")
+    check_message(message, MESSAGES, x, e)
     if x is not None:
         check_operand("x", x, matrix.device, matrix.num_destinations, "destinations")
     if e is not None:
