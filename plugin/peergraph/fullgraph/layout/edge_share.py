@@ -175,7 +175,18 @@ class UnreadShare:
         self._shares.clear()
 
 
-class EdgeListReader:
+class _PositionReader:
+    """Edges that every rank has, of which shares are ranges of positions."""
+
+    num_edges: int
+
+    def count(self, rank: int, world_size: int) -> int:
+        """See :meth:`EdgeReader.count`."""
+        begin, end = _range(self.num_edges, rank, world_size)
+        return end - begin
+
+
+class EdgeListReader(_PositionReader):
     """Edges of a COO tensor that every rank has; shares are ranges of positions.
 
     Args:
@@ -198,11 +209,6 @@ class EdgeListReader:
         """See :meth:`EdgeReader.digest`."""
         return describe_content(self.edge_index, device)
 
-    def count(self, rank: int, world_size: int) -> int:
-        """See :meth:`EdgeReader.count`."""
-        begin, end = _range(self.num_edges, rank, world_size)
-        return end - begin
-
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
         begin, end = _range(self.num_edges, rank, world_size)
@@ -210,7 +216,7 @@ class EdgeListReader:
         return EdgeShare(source, destination, torch.arange(begin, end, device=device))
 
 
-class CscReader:
+class CscReader(_PositionReader):
     """Edges of a CSC that every rank has; shares are ranges of positions.
 
     Args:
@@ -244,11 +250,6 @@ class CscReader:
         """See :meth:`EdgeReader.digest`."""
         tensors = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
         return ", ".join(describe_content(tensor, device) for tensor in tensors)
-
-    def count(self, rank: int, world_size: int) -> int:
-        """See :meth:`EdgeReader.count`."""
-        begin, end = _range(self.num_edges, rank, world_size)
-        return end - begin
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
