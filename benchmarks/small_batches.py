@@ -13,9 +13,10 @@ and trains on none: their `ms_host` is what Python needs. With PyG's layers (`lo
 Peergraph's (`accelerated`). On several GPUs, DistributedDataParallel averages the gradients.
 
 `--turns` compares who makes the batches, by the same model in the same process, as machines differ
-more than these: batches in `memory`, made ahead by a `thread`, by the `loop` on the thread's
-stream, by the one of these two that the loader chooses (`adaptive`: its trials count), or on
-`request`. In each round, all take a turn of some steps; the times are those of a step, by round.
+more than these: batches in `memory`, made ahead as the loader does it (`ahead`), made ahead by a
+`thread` of Python, by the `loop` on that thread's stream, by the one of these two that has shorter
+steps (`adaptive`: its trials count), or on `request`. In each round, all take a turn of some steps;
+the times are those of a step, by round.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _RESIDENT = 4
 _PROFILED = 24
 # Steps before the profile of a way: the captured one makes its graphs in the first ones.
 _BEFORE = 8
-_MAKERS = ("memory", "thread", "loop", "adaptive", "request")
+_MAKERS = ("memory", "ahead", "thread", "loop", "adaptive", "request")
 # Steps before the first turns, in which an adaptive loop makes its first choice.
 _BEFORE_TURNS = 40
 # Steps of a turn that are not counted: the first batches are made before any step.
@@ -81,7 +82,8 @@ class Ways:
         adaptive = ShorterSteps()
         sources: dict[str, Any] = {
             "memory": memory,
-            "thread": peergraph_pyg.prefetch(self._loader, 1),
+            "ahead": peergraph_pyg.prefetch(self._loader, 1),
+            "thread": _BatchesMadeBy(self._loader, session.device, None),
             "loop": _BatchesMadeBy(self._loader, session.device, _Loop()),
             "adaptive": _BatchesMadeBy(self._loader, session.device, adaptive),
             "request": peergraph_pyg.prefetch(self._loader, 0),
@@ -179,9 +181,11 @@ class _Loop(ShorterSteps):
 
 
 class _BatchesMadeBy:
-    """Iterates a loader; `way` says who makes the next batch."""
+    """Iterates a loader; `way` says who makes the next batch: None: a thread of Python."""
 
-    def __init__(self, loader: NeighborLoader, device: torch.device, way: ShorterSteps) -> None:
+    def __init__(
+        self, loader: NeighborLoader, device: torch.device, way: ShorterSteps | None
+    ) -> None:
         self._loader, self._device, self._way = loader, device, way
 
     def __iter__(self) -> PrefetchIterator:

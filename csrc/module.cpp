@@ -13,6 +13,7 @@ void register_training(py::module_& m);
 void register_remote_rows(py::module_& m);
 void register_store(py::module_& m);
 void register_sampling(py::module_& m);
+void register_ahead(py::module_& m);
 void register_walks(py::module_& m);
 void register_aggregate(py::module_& m);
 void register_dense(py::module_& m);
@@ -59,6 +60,7 @@ PYBIND11_MODULE(_C, m) {
   peergraph::register_remote_rows(m);
   peergraph::register_store(m);
   peergraph::register_sampling(m);
+  peergraph::register_ahead(m);
   peergraph::register_walks(m);
   peergraph::register_aggregate(m);
   peergraph::register_dense(m);

@@ -47,5 +47,13 @@ def resident_bytes() -> int:
 
 
 def prefetch_threads() -> int:
-    """The number of threads that make batches ahead of the training loop."""
-    return sum(thread.name == "peergraph prefetch" for thread in threading.enumerate())
+    """The number of threads that make batches ahead of the training loop, of Python and of C++."""
+    of_python = sum(thread.name == "peergraph prefetch" for thread in threading.enumerate())
+    return of_python + batch_threads()
+
+
+def batch_threads() -> int:
+    """The number of threads of C++ that make batches ahead of the training loop."""
+    time.sleep(0.01)  # the system lists a thread for a moment after it has ended
+    names = (thread / "comm" for thread in Path("/proc/self/task").iterdir())
+    return sum(name.read_text() == "peergraph batch\n" for name in names)

@@ -14,7 +14,6 @@
 #include "memory/bind_content.h"
 #include "memory/capture_mode.h"
 #include "memory/cuda_region.h"
-#include "memory/decode_gather.h"
 #include "memory/dlpack.h"
 #include "memory/error_slot.h"
 #include "memory/flags.h"
@@ -25,6 +24,7 @@
 #include "memory/row_addresses.h"
 #include "memory/row_codec.h"
 #include "memory/staging.h"
+#include "memory/stored_rows.h"
 #include "memory/table_view.h"
 
 namespace py = pybind11;
@@ -180,36 +180,21 @@ void gather_rows(const LeasedTable& leased, IdList ids, const TensorRef& out,
   const Opened table(leased);
   check_apart(*table, ids, out);
   char* rows = rows_for(out, table->row_bytes, &ids);
-  PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
-               gather_cuda(*table, ids, rows, launch.device, launch.stream));
+  gather_stored(leased, nullptr, nullptr, ids, rows, launch);
 }
 
-/// `leased_scales` is the table of the scales, where they are apart.
-void decode_gather(const LeasedTable& leased, const RowCodec& joined, IdList ids,
+/// `scales` is the table of the scales, where they are apart.
+void decode_gather(const LeasedTable& leased, const RowCodec& codec, IdList ids,
                    const TensorRef& out, const Launch& launch,
-                   const std::optional<LeasedTable>& leased_scales) {
+                   const std::optional<LeasedTable>& scales) {
   const Opened table(leased);
-  std::optional<Opened<TableView>> opened_scales;
-  RowCodec codec = joined;
-  const TableView* scales = nullptr;
-  if (leased_scales) {
-    scales = &*opened_scales.emplace(*leased_scales);
-    codec = joined.apart();
-    PG_CHECK_ARG(codec.num_scales() > 0 && scales->row_bytes == 4 * codec.num_scales() &&
-                     scales->map.rows == table->map.rows,
-                 "scales must have the codec's scales of each row of the table");
-  }
-  PG_CHECK_ARG((scales ? codec.columns : codec.used_bytes()) <= table->row_bytes,
-               "the codec's rows must fit the rows of the table");
   PG_CHECK_ARG(codec.columns == 0 || out.dtype("out") == codec.dtype,
                "out must have the codec's dtype");
   check_apart(*table, ids, out);
-  PG_CHECK_ARG(scales == nullptr || !overlaps(*scales, out.data, out.num_bytes()),
+  PG_CHECK_ARG(!scales || !overlaps(*Opened(*scales), out.data, out.num_bytes()),
                "out shares memory with the table: pass another tensor");
   char* rows = rows_for(out, checked_product(codec.columns, out.item_bytes), &ids);
-  PG_ON_DEVICE(launch.device,
-               decode_gather_cpu(*table, scales, codec, ids, rows, launch.num_threads),
-               decode_gather_cuda(*table, scales, codec, ids, rows, launch.device, launch.stream));
+  gather_stored(leased, &codec, scales ? &*scales : nullptr, ids, rows, launch);
 }
 
 /// Rows of a table that are gathered with rows of others: the table, how its rows are decoded if

@@ -161,16 +161,6 @@ int64_t relation_bytes(const SamplerSpec& spec) {
   return static_cast<int64_t>(spec.relations.size() * sizeof(RelationView));
 }
 
-std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
-                                      const Launch& launch,
-                                      [[maybe_unused]] const OptionalTensor& mailbox,
-                                      [[maybe_unused]] Arena& arena) {
-  PG_ON_DEVICE(
-      launch.device, return make_cpu_backend(launch.num_threads),
-      return make_cuda_backend(launch.device, launch.stream, spec.relations_on_device,
-                               int64_values(mailbox, "mailbox", mailbox_words(spec)), arena));
-}
-
 using AllocateArrays =
     py::typing::Callable<py::typing::Tuple<py::int_, py::ellipsis>(py::int_, py::int_, py::int_)>;
 
@@ -233,7 +223,8 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil, pointer(scratch), scratch ? scratch->num_bytes() : 0);
-    const auto backend = make_backend(spec, launch, mailbox, arena);
+    int64_t* const words = int64_values(mailbox, "mailbox", mailbox_words(spec));
+    const auto backend = make_backend(spec, launch, words, arena);
     const std::vector<SeedList> lists = make_seeds(spec, seeds);
     int64_t num_seeds = 0;
     for (const SeedList& list : lists) num_seeds += list.count;
@@ -344,7 +335,8 @@ void register_sampling(py::module_& m) {
                             words.num_elements(), least_bits);
            }),
            py::kw_only(), py::arg("words"), py::arg("least_bits"));
-  py::class_<LeasedSpec> spec(m, "KHopSampler");
+  // Threads hold it, too.
+  py::class_<LeasedSpec, std::shared_ptr<LeasedSpec>> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));

@@ -306,6 +306,73 @@ class KHopSampler:
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
 
+class TorchFunctions:
+    def __init__(
+        self,
+        *,
+        empty: int,
+        data_pointer: int,
+        delete_tensor: int,
+        set_stream: int,
+        reset_stream: int,
+        device_type: int,
+        uint8: int,
+        int32: int,
+        int64: int,
+    ) -> None: ...
+
+class TablesOfBatch:
+    def __init__(
+        self,
+        tables: collections.abc.Sequence[
+            tuple[
+                TableView,
+                RowCodec | None,
+                TableView | None,
+                bool,
+                int,
+                int,
+                int,
+                collections.abc.Sequence[int],
+            ]
+        ],
+    ) -> None: ...
+
+class BatchThread:
+    def __init__(
+        self,
+        *,
+        torch: TorchFunctions,
+        launch: Launch,
+        most_scratch: int,
+        adopt: collections.abc.Callable[[list[typing.Any]], list[typing.Any]],
+    ) -> None: ...
+    def close(self) -> None: ...
+    def submit(
+        self,
+        *,
+        number: int,
+        sampler: KHopSampler,
+        seeds: collections.abc.Sequence[tuple[int, torch.Tensor]],
+        seed: int,
+        seed_times: torch.Tensor | None,
+        seed_starts: torch.Tensor | None,
+        maps: collections.abc.Sequence[NodeMap],
+        mailbox: torch.Tensor | None,
+        work_space: int,
+        tables: TablesOfBatch,
+        max_blocks: int,
+        num_threads: int,
+        after: int | None,
+        memory: typing.Any,
+    ) -> None: ...
+    def take(self, reader: int) -> typing.Any: ...
+    def wait(self, seconds: float) -> bool: ...
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def oldest(self) -> int | None: ...
+
 class Walks:
     def __init__(
         self,

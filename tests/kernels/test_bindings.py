@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.torch_functions import adopt_tensors, torch_functions
 from peergraph.memory.table.table_view import dense_view
 from tests.named_case import named_case, named_cases
 
@@ -499,18 +500,37 @@ def sample_negatives(t: Tensors) -> None:
     _C.sample_negatives(lists(t), negatives, LAUNCH)
 
 
+def sampler(t: Tensors) -> _C.KHopSampler:
+    return _C.KHopSampler(
+        node_types=[("n", 3, _C.IdMapView(), _C.IdMapView())],
+        relations=[(0, 0, lists(t), [2], _C.Choice())], expand_all=False, disjoint=False,
+        induced=False, edge_ids=False, duplicate_counts=False, index_bytes=8,
+    )  # fmt: skip
+
+
+@case("seeds", seeds=ints(0, 1), words=narrow(-1, -1, -1))
+def make_batch_ahead(t: Tensors) -> None:
+    functions, adopt = torch_functions("cpu"), adopt_tensors()
+    assert functions is not None
+    assert adopt is not None
+    thread = _C.BatchThread(torch=functions, launch=LAUNCH, most_scratch=100, adopt=adopt)
+    maps = [_C.NodeMap(words=t["words"], least_bits=24)]
+    thread.submit(
+        number=0, sampler=sampler(t), seeds=[(0, t["seeds"])], seed=0, seed_times=None,
+        seed_starts=None, maps=maps, mailbox=None, work_space=0, tables=_C.TablesOfBatch([]),
+        max_blocks=0, num_threads=1, after=None, memory=(t, maps),
+    )  # fmt: skip
+    assert thread.wait(60)
+    assert thread.take(0) is not None
+
+
 @case("seeds", seeds=ints(0, 1), words=narrow(-1, -1, -1))
 def sample(t: Tensors) -> None:
     def result(nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
         return allocate(8 * nodes), 0, 0, allocate(16 * edges), 0, allocate(8 * offsets)
 
-    sampler = _C.KHopSampler(
-        node_types=[("n", 3, _C.IdMapView(), _C.IdMapView())],
-        relations=[(0, 0, lists(t), [2], _C.Choice())], expand_all=False, disjoint=False,
-        induced=False, edge_ids=False, duplicate_counts=False, index_bytes=8,
-    )  # fmt: skip
     maps = [_C.NodeMap(words=t["words"], least_bits=24)]
-    sampler.sample([(0, t["seeds"])], 0, None, None, maps, None, None, allocate, result, LAUNCH)
+    sampler(t).sample([(0, t["seeds"])], 0, None, None, maps, None, None, allocate, result, LAUNCH)
 
 
 @case(
@@ -605,6 +625,9 @@ def calls_of_huge_sizes() -> dict[str, Callable[[], Any]]:
         ),
         "end of a range": lambda: _C.IdList(first=2**63 - 2, count=5),
         "table": lambda: dense_view(reals(1), HUGE, 64),
+        "rows of a batch": lambda: _C.TablesOfBatch(
+            [(rows_of_table(5, 6), None, None, False, 0, 6, 4, [HUGE, HUGE])]
+        ),
         "visits": lambda: _C.KHopSampler.of_walks(
             node_type=("node", 3, _C.IdMapView(), _C.IdMapView()),
             metapath=[lists({})],

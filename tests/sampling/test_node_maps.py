@@ -70,7 +70,7 @@ def test_many_samples(
     for i, seeds in batches(2 * len(BATCHES)):
         fresh = NeighborSampler(store, fanouts, **options)
         assert_same(sampler.sample(seeds, i), fresh.sample(seeds, i))
-    assert sampler._workspaces.num_bytes == 4 * NODES
+    assert sampler.workspaces.num_bytes == 4 * NODES
 
 
 def test_numbers_of_samples_run_out(store: PlainStore) -> None:

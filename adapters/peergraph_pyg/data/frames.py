@@ -84,6 +84,13 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         return self.store.device
 
     @property
+    def tables(self) -> list[Table] | None:
+        """The tables of all columns; None if some have lists, whose elements are gathered after the
+        tables' rows.
+        """
+        return None if self._lists else [stored.table for stored in self._fields]
+
+    @property
     def feat_dict(self) -> Mapping[Any, Any]:
         """The columns by semantic type, read when they are asked for."""
         return _Columns(self)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,11 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import utils as loader_utils
 
 from peergraph.memory import Table, gather_tables
-from peergraph.store import StoreTensor, TableTensor
+from peergraph.store import EdgeType, NodeType, StoreTensor, TableTensor
 
 from ..compat import copy_data, data_storage, storage_data, storage_values
 from ..data.frames import FrameReads, StoredFrame
+from ..data.lazy_features import LazyTable
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
 from . import batch_csc
@@ -140,22 +142,23 @@ class _SharedRows:
         """Adds the shared attributes of edges."""
         if edge is None or perm is not None:
             return
-        for key, value in storage_values(storage).items():
-            is_table = isinstance(value, (TableTensor, StoredFrame))
-            if not is_table or not storage.is_edge_attr(key):
-                continue
-            if _is_along_rows(storage, key, value):
-                self.add(batch, key, value, edge)
+        for key, value in _shared_rows(storage, storage.is_edge_attr):
+            self.add(batch, key, value, edge)
 
     def gather(self) -> None:
-        """Gathers all rows, and sets the attributes."""
-        count = len(self._reads)
+        """Gathers all rows that no thread has gathered, and sets the attributes."""
+        ready = _ready_rows.get()
         of_frames = FrameReads([(frame, ids) for _, _, frame, ids in self._frames])
-        memory = [*[None] * count, *of_frames.memory]
-        gathered = gather_tables([*self._reads, *of_frames.reads], memory)
-        for (batch, key), rows in zip(self._targets, gathered[:count], strict=True):
-            batch[key] = rows
-        frames = of_frames.frames(gathered[count:])
+        reads = [*self._reads, *of_frames.reads]
+        memory = [*[None] * len(self._reads), *of_frames.memory]
+        ahead = [None if ready is None else ready.take(*read) for read in reads]
+        others = [i for i, of_read in enumerate(ahead) if of_read is None]
+        gathered = iter(gather_tables([reads[i] for i in others], [memory[i] for i in others]))
+        rows = [next(gathered) if of_read is None else of_read for of_read in ahead]
+        count = len(self._reads)
+        for (batch, key), of_read in zip(self._targets, rows[:count], strict=True):
+            batch[key] = of_read
+        frames = of_frames.frames(rows[count:])
         for (batch, key, _, _), frame in zip(self._frames, frames, strict=True):
             batch[key] = frame
 
@@ -170,6 +173,86 @@ class _SharedRows:
         if edge_index is None or edge_index.device != device:
             return False
         return all(key == "edge_index" or key in keys for key in values)
+
+
+class ReadyRows:
+    """Rows of a batch that are gathered already.
+
+    Args:
+        reads: tables, and the ids of their rows: tensors of the batch's sample.
+        rows: what was gathered.
+    """
+
+    def __init__(self, reads: Iterable[tuple[Table, Tensor]], rows: Iterable[Tensor]) -> None:
+        self._rows = [(*read, of_read) for read, of_read in zip(reads, rows, strict=True)]
+
+    def take(self, table: Table, ids: Tensor) -> Tensor | None:
+        """Returns the rows of these ids, once; None if they are not there."""
+        for i, (own, own_ids, rows) in enumerate(self._rows):
+            if own is table and own_ids is ids:
+                del self._rows[i]
+                return rows
+        return None
+
+
+_ready_rows: ContextVar[ReadyRows | None] = ContextVar("peergraph_pyg_ready_rows", default=None)
+
+
+@contextmanager
+def with_rows(rows: ReadyRows) -> Iterator[None]:
+    """In this context, batches of shared data get these rows."""
+    token = _ready_rows.set(rows)
+    try:
+        yield
+    finally:
+        _ready_rows.reset(token)
+
+
+def tables_of(
+    data: Data | HeteroData,
+) -> list[tuple[NodeType | EdgeType | None, bool, Table]] | None:
+    """Returns the tables whose rows batches get.
+
+    Returns:
+        A node type or an edge type, None where there are no types; whether the rows are those of
+        edges; and a table. None: the batches get other values, too, for which the host may wait.
+    """
+    parts: list[tuple[NodeType | EdgeType | None, Any, bool]]
+    if isinstance(data, Data):
+        parts = [(None, data_storage(data), of_edges) for of_edges in (False, True)]
+    else:
+        parts = [(t, storage, False) for t, storage in data.node_items()]
+        parts += [(t, storage, True) for t, storage in data.edge_items()]
+    tables: list[tuple[NodeType | EdgeType | None, bool, Table]] = []
+    for owner, storage, of_edges in parts:
+        is_row = storage.is_edge_attr if of_edges else storage.is_node_attr
+        rows = _SharedRows()
+        if any(is_row(key) and _is_elsewhere(value) for key, value in storage.items()):
+            return None
+        for key, value in _shared_rows(storage, is_row):
+            if type(value) is LazyTable:
+                continue
+            ids = torch.empty(0, dtype=torch.int64, device=value.device)
+            is_frame = isinstance(value, StoredFrame)
+            of_value = value.tables if is_frame else [value.table]
+            if of_value is None or not rows.add({}, key, value, ids):
+                return None
+            tables += [(owner, of_edges, table) for table in of_value]
+    return tables
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Returns whether an attribute is a matrix of edges, or has rows that are not a store's."""
+    is_array = isinstance(value, (Tensor, np.ndarray)) and not isinstance(value, StoreTensor)
+    return is_array or isinstance(value, ADJACENCY_TYPES)
+
+
+def _shared_rows(storage: Any, is_row: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """Yields the shared attributes with a row for each node, or for each edge."""
+    for key, value in storage_values(storage).items():
+        is_shared = isinstance(value, (TableTensor, StoredFrame))
+        if is_shared and is_row(key) and _is_along_rows(storage, key, value):
+            yield key, value
 
 
 def _is_along_rows(storage: Any, key: str, value: Any) -> bool:

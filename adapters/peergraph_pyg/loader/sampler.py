@@ -29,6 +29,7 @@ from .arguments import (
 )
 from .batch_negatives import BatchNegatives, End, drawn_in_windows
 from .negative_sampling import CpuNegativeSampling, RunningSums
+from .unfinished import SampleRequest, output_later
 from .windows import seed_starts, starts_of
 
 Value = TypeVar("Value")
@@ -209,8 +210,8 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             hops = self._num_neighbors.num_hops
             for edge_type in self.store.edge_types:
                 fanouts.setdefault(edge_type, [0] * hops)
-            fanouts = {self._sampled_edge_type(t): values for t, values in fanouts.items()}
-        weights = {self._sampled_edge_type(t): name for t, name in (self._weights or {}).items()}
+            fanouts = {self.sampled_edge_type(t): values for t, values in fanouts.items()}
+        weights = {self.sampled_edge_type(t): name for t, name in (self._weights or {}).items()}
         last = self.is_temporal and self.temporal_strategy == "last"
         return sampling.NeighborSampler(
             self._sampled_store,
@@ -222,16 +223,12 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             edge_time=self._edge_time or None,
             temporal_strategy="last" if last else "uniform",
             time_window=self.time_window,
-            subgraph="induced" if self._induced else "directional",
+            subgraph="induced" if self.subgraph_type is SubgraphType.induced else "directional",
         )
 
-    def _sampled_edge_type(self, edge_type: EdgeType) -> EdgeType:
+    def sampled_edge_type(self, edge_type: EdgeType) -> EdgeType:
         """Returns the edge type of the sampled store for an edge type of the graph."""
         return reverse_type(edge_type) if self._backward else edge_type
-
-    @property
-    def _induced(self) -> bool:
-        return self.subgraph_type is SubgraphType.induced
 
     def _sample(
         self,
@@ -244,7 +241,12 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             raise NotImplementedError(f"sampling by {names} is not supported for a shared graph")
         if seed_time is None and self.is_temporal:
             self._check_seed_times(seed)
-        return self.draw(seed, next_seed(), seed_time)
+        number = next_seed()
+        if self.subgraph_type is not SubgraphType.bidirectional:  # which needs the edges at once
+            later = output_later(lambda: SampleRequest(self, seed, number, seed_time))
+            if later is not None:
+                return later
+        return self.draw(seed, number, seed_time)
 
     @property
     def core(self) -> sampling.NeighborSampler:
@@ -258,18 +260,26 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         self, nodes: Tensor | dict[NodeType, Tensor], seed: int, seed_time: Any = None
     ) -> SamplerOutput | HeteroSamplerOutput:
         """Samples the neighbourhood of `nodes` by a given seed of the random numbers."""
-        sample = self.core.sample(nodes, seed, seed_time=seed_time, seed_start=seed_starts(nodes))
+        core = self.core
+        sample = core.sample(nodes, seed, seed_time=seed_time, seed_start=seed_starts(nodes))
+        return self.finished(sample, core)
+
+    def finished(
+        self, sample: Sample, core: sampling.NeighborSampler
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """Returns what PyG's loaders take of a sample of the core's sampler."""
+        induced = core.subgraph == "induced"
         if self._backward:
             sample = _reverse_edges(sample)
         # Induced samples have no edges of a hop, and backward ones are grouped by source.
-        has_structures = not self._induced and not self._backward
+        has_structures = not induced and not self._backward
         edges = None
         if not self._homogeneous and sample.arrays is not None:
             edges = batch_csc.SampledEdges(sample, self.edge_types, has_structures)
         elif has_structures:
             batch_csc.cache_csc(sample)
         out = self.output_of(sample, edges)
-        if self._induced:
+        if induced:
             out.num_sampled_nodes = out.num_sampled_edges = None
         return out
 

@@ -17,9 +17,9 @@ from peergraph.integration import ThreadRng, taking_turns
 from peergraph.memory import limit_blocks, on_thread_stream
 from peergraph.number_arguments import check_number
 from peergraph.profiling import WAIT_BATCH, profile_range
-from peergraph.sampling import next_seed
 from peergraph.store import Store
 
+from .loop_rng import LoopRng
 from .shorter_steps import ShorterSteps
 from .thread_state import (
     Modes,
@@ -130,7 +130,7 @@ class PrefetchIterator:
         self._is_over = False
         self._device = device
         self._channel = _Channel()
-        self._random_state: Tensor | None = torch.get_rng_state()
+        self._rng = LoopRng()
         stream = take_stream(device, options.priority) if device.type == "cuda" else None
         self._state = _State(
             stream, ThreadRng(), Modes.current(), options.blocks_on(device), finds_memory
@@ -189,7 +189,7 @@ class PrefetchIterator:
         """Lets the thread make another batch when the loop takes a result. Results are accepted in
         their order. The loop's random numbers then continue those of the batch.
         """
-        seed = self._sync_rng(result.random_state)
+        seed = self._rng.follow(result.random_state)
         if result.last:
             self._is_over = True
             self.close()
@@ -237,22 +237,6 @@ class PrefetchIterator:
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
-
-    def _sync_rng(self, state: Tensor | None) -> int | None:
-        """Sets torch's CPU generator to the state it would have if the loop had made the batch.
-
-        If the loop itself has drawn from the generator, the generator stays the loop's from then
-        on, and this returns a seed for the thread's.
-        """
-        if self._random_state is None or state is None:
-            return None
-        if torch.equal(torch.get_rng_state(), self._random_state):
-            if not torch.equal(state, self._random_state):
-                torch.set_rng_state(state)
-                self._random_state = state
-            return None
-        self._random_state = None
-        return next_seed()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from peergraph.store import Store
 
 from ..data.store_of import find_store
 from .exchanging import exchange_rows
+from .native_iterator import native_iterator
 from .prefetch_iterator import PrefetchIterator, PrefetchOptions
 from .shorter_steps import ShorterSteps
 
@@ -41,18 +42,19 @@ def prefetch(
 ) -> PrefetchLoader:
     """Returns a loader that makes the next batches of ``loader`` while the loop works on the last.
 
-    For each iteration a thread makes the batches, in order, on a separate CUDA stream: it samples,
-    gathers, and does everything else that the loader does, ``transform`` included (WholeGraph
-    IV-C6: a GPU stays busy if it need not wait for its data). The training loop gets each batch as
-    soon as it is made, and its stream waits for the thread's; the host does not synchronise. The
-    loop's ``next`` raises the exceptions of the loader. The thread ends when the loop ends or the
-    store is closed.
+    For each iteration a thread makes the batches, in order, on a separate CUDA stream (WholeGraph
+    IV-C6: a GPU stays busy if it need not wait for its data). A thread of C++ samples and gathers,
+    and the loop does what needs Python; for a loader with a ``transform`` and others that need
+    Python in between, a thread of Python does everything. The training loop gets each batch as soon
+    as it is made, and its stream waits for the thread's; the host does not synchronise. The loop's
+    ``next`` raises the exceptions of the loader. The thread ends when the loop ends or the store is
+    closed.
 
     Loaders that sample a store on a GPU prefetch by themselves. For these, this function sets
     another depth; the environment variable ``PEERGRAPH_PREFETCH`` sets the depth of all of them
-    (0 turns prefetching off). Without either, the loop tries both ways in its first steps, and
-    makes the batches itself, as it asks for them but on the separate stream, if its steps are
-    shorter then: Python runs one thread at a time.
+    (0 turns prefetching off). Without either, a loop with a thread of Python tries both ways in its
+    first steps, and makes the batches itself, as it asks for them but on the separate stream, if
+    its steps are shorter then: Python runs one thread at a time.
 
     The loader draws the same numbers from torch's CPU generator as without prefetching, and makes
     the same batches, as long as the loop itself draws none from that generator; if it does, the
@@ -127,15 +129,22 @@ class PrefetchLoader:
         if self.depth == 0:
             return iterator
         device, way = _device_of(store), None
+        native = native_iterator(self.loader, iterator, self.depth, self.prefetch_options, store)
+        if native is not None:
+            return self._read(native, store)
         if self._tries_both and device.type == "cuda":
             way = _way_of(self.loader)
         ahead = PrefetchIterator(
             iterator, self.depth, device, self.prefetch_options, store, way=way
         )
+        return self._read(ahead, store)
+
+    def _read(self, ahead: Any, store: Store | None) -> Iterator[Any]:
         if store is not None:
             store.register_reader(ahead)
         self._last = weakref.ref(ahead)
-        return ahead
+        iterator: Iterator[Any] = ahead
+        return iterator
 
     def __len__(self) -> int:
         return len(self.loader)

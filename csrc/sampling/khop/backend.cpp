@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "common/on_device.h"
 #include "common/ordered_chunks.h"
 #include "common/read_once.h"
 #include "common/workers.h"
@@ -247,6 +248,14 @@ class CpuBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
   return std::make_unique<CpuBackend>(num_threads);
+}
+
+std::unique_ptr<Backend> make_backend([[maybe_unused]] const SamplerSpec& spec,
+                                      const Launch& launch, [[maybe_unused]] int64_t* mailbox,
+                                      [[maybe_unused]] Arena& arena) {
+  PG_ON_DEVICE(launch.device, return make_cpu_backend(launch.num_threads),
+               return make_cuda_backend(launch.device, launch.stream, spec.relations_on_device,
+                                        mailbox, arena));
 }
 
 }  // namespace peergraph

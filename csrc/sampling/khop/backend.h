@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/launch.h"
 #include "sampling/khop/khop.h"
 
 namespace peergraph {
@@ -21,6 +22,10 @@ std::unique_ptr<Backend> make_cpu_backend(int num_threads);
 std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream,
                                            const RelationView* relations, int64_t* mailbox,
                                            Arena& arena);
+
+/// The backend of a sampler on a device; `mailbox` is as above, and is not used on the CPU.
+std::unique_ptr<Backend> make_backend(const SamplerSpec& spec, const Launch& launch,
+                                      int64_t* mailbox, Arena& arena);
 
 /// A word for bad seeds, and one for each relation, or two for each type of nodes.
 inline int64_t mailbox_words(const SamplerSpec& spec) {

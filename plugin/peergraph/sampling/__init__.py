@@ -9,6 +9,7 @@ from peergraph.sampling.lazy_dict import LazyDict
 from peergraph.sampling.negative.batch_negatives import hard_negatives, in_batch_negatives
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.negative.node_windows import NodeWindows
+from peergraph.sampling.neighbor.batch_thread import BatchRequest, BatchTables, BatchThread
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.ppr.ppr_sampler import PprNeighbors, PprSample, PprSampler
 from peergraph.sampling.presampling import presample
@@ -23,6 +24,9 @@ from peergraph.sampling.walks.pinsage import PinSageLayer, PinSageSample, PinSag
 from peergraph.sampling.walks.random_walker import RandomWalker, Walks
 
 __all__ = [
+    "BatchRequest",
+    "BatchTables",
+    "BatchThread",
     "Block",
     "HgtSampler",
     "LazyDict",

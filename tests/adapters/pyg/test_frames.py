@@ -27,6 +27,8 @@ pytest.importorskip("torch_frame")
 from torch_frame import TensorFrame, stype
 
 from peergraph_pyg import store_of
+from peergraph_pyg.prefetching.native_iterator import NativeIterator
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.frames import (
     STYPES,
     check_same_frame,
@@ -47,6 +49,24 @@ def check_batch(batch: Any, data: Any, device: torch.device | str) -> None:
         assert batch[node_type].num_nodes == ids.numel()
     if KEYS in data.edge_types and batch[KEYS].get("e_id") is not None:
         check_same_frame(batch[KEYS].frame, data[KEYS].frame[batch[KEYS].e_id.cpu()], device)
+
+
+@pytest.mark.parametrize("has_lists", [False, True])
+def test_rows_gathered_without_python(has_lists: bool, device: torch.device) -> None:
+    """Rows of columns are gathered by a thread of C++, if there are no lists."""
+    data, dense = random_tables(), (stype.numerical, stype.categorical, stype.embedding)
+    if not has_lists:
+        for seed, storage in enumerate(data.node_stores):
+            storage.tf = random_frame(storage.tf.num_rows, seed, dense)
+        data[KEYS].frame = random_frame(70, 5, dense)
+    shared = peergraph_pyg.share(data, device=device)
+    loader = NeighborLoader(shared, [3, 2], input_nodes="user", batch_size=7)
+    iterator = iter(peergraph_pyg.prefetch(loader, 2))
+    assert isinstance(iterator, PrefetchIterator if has_lists else NativeIterator)
+    batches = list(iterator)
+    assert len(batches) == 5
+    for batch in batches:
+        check_batch(batch, data, device)
 
 
 @pytest.mark.parametrize("plan", PLANS)

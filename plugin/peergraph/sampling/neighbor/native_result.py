@@ -74,6 +74,22 @@ class ResultArrays:
         self._index_dtype = index_dtype
         self._returns = batch, duplicates, edge_ids
 
+    @classmethod
+    def of(
+        cls,
+        nodes: Tensor,
+        batch: Tensor | None,
+        duplicates: Tensor | None,
+        edge_index: Tensor,
+        edge_ids: Tensor | None,
+        offsets: Tensor,
+    ) -> ResultArrays:
+        """Returns arrays that a thread has allocated."""
+        arrays = cls.__new__(cls)
+        arrays.nodes, arrays.batch, arrays.duplicates = nodes, batch, duplicates
+        arrays.edge_index, arrays.edge_ids, arrays.offsets = edge_index, edge_ids, offsets
+        return arrays
+
     def __call__(self, nodes: int, edges: int, offsets: int) -> tuple[int, ...]:
         """Allocates arrays of these sizes; returns their addresses, 0 where there is none."""
         device, (batch, duplicates, edge_ids) = self._device, self._returns

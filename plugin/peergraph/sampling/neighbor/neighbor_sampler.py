@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
 from peergraph.sampling.neighbor.native_result import (
     ResultArrays,
+    ResultCounts,
     draw,
     to_sample,
 )
@@ -30,7 +31,23 @@ if TYPE_CHECKING:
 
 Seeds = Tensor | Mapping[NodeType, Tensor]
 
-_NOT_PICKLED = ("native", "_workspaces", "_time_order")
+_NOT_PICKLED = ("native", "workspaces", "_time_order")
+
+
+class SampleRequest(NamedTuple):
+    """What the compiled sampler takes for a sample.
+
+    Args:
+        native: the compiled sampler.
+        seeds: index of a node type, and contiguous int64 user ids on the device.
+        seed: the seed of the random numbers.
+        times: of the seeds.
+    """
+
+    native: _C.KHopSampler
+    seeds: list[tuple[int, Tensor]]
+    seed: int
+    times: SeedTimes
 
 
 class KHopResult(Protocol):
@@ -168,10 +185,10 @@ class NeighborSampler:
             store, self.options, self.native, lambda r: self._compile(in_order=r)
         )
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
-        self._workspaces = WorkspacePool(
+        self.workspaces = WorkspacePool(
             map_sizes, torch.device(store.device), self.native.mailbox_words
         )
-        store.register_scratch("node maps of a NeighborSampler", self._workspaces)
+        store.register_scratch("node maps of a NeighborSampler", self.workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in _NOT_PICKLED}
@@ -217,21 +234,27 @@ class NeighborSampler:
                 source type), or a `seed_time` or `seed_start` that is missing, not wanted or of
                 another shape.
         """
+        request = self.request(seeds, seed, seed_time, seed_start)
+
+        def draw_one(native: _C.KHopSampler) -> Sample:
+            return self._draw(request.native if native is self.native else native, request)
+
+        return self.run(draw_one)
+
+    def request(
+        self, seeds: Seeds, seed: int, seed_time: Seeds | None, seed_start: Seeds | None
+    ) -> SampleRequest:
+        """Checks the arguments of :meth:`sample`, and returns what the compiled sampler takes."""
         seed = check_seed(seed)
         checked = self._check_seeds(seeds)
         by_type = [(self._node_types[node_type], ids) for node_type, ids in checked]
         times = SeedTimes()
         if self.options.timed or seed_time is not None or seed_start is not None:
-            device = self._workspaces.device
+            device = self.workspaces.device
             times = self.options.seed_times(self.store, by_type, seed_time, seed_start, device)
         order = self._time_order
-
-        def draw_one(native: _C.KHopSampler) -> Sample:
-            if native is self.native and order is not None and order.holds():
-                native = order.native
-            return self._draw(native, checked, seed, times)
-
-        return self.run(draw_one)
+        native = self.native if order is None or not order.holds() else order.native
+        return SampleRequest(native, checked, seed, times)
 
     @profiled(SAMPLE)
     def run(self, draw: Callable[[_C.KHopSampler], Result]) -> Result:
@@ -316,14 +339,13 @@ class NeighborSampler:
             native.place_relations(memory, launch_on(device))
         return native
 
-    def _draw(
-        self,
-        native: _C.KHopSampler,
-        seeds: list[tuple[int, Tensor]],
-        seed: int,
-        times: SeedTimes,
-    ) -> Sample:
-        device = self._workspaces.device
+    def sample_of(self, arrays: ResultArrays, counts: ResultCounts) -> Sample:
+        """Returns the sample of which these are the arrays and counts."""
+        with torch._C.DisableTorchFunction():
+            return to_sample(self._node_types, self._edge_types, arrays, counts)
+
+    def _draw(self, native: _C.KHopSampler, request: SampleRequest) -> Sample:
+        device = self.workspaces.device
         arrays = ResultArrays(
             device,
             self.index_dtype,
@@ -334,8 +356,10 @@ class NeighborSampler:
         # A loader's thread runs in a mode of torch for random numbers, which would see each of the
         # many calls here that allocate and slice: a sixth of the host's time for a small batch.
         with torch._C.DisableTorchFunction():
-            counts = draw(native, self._workspaces, arrays, seeds, seed, times)
-            return to_sample(self._node_types, self._edge_types, arrays, counts)
+            counts = draw(
+                native, self.workspaces, arrays, request.seeds, request.seed, request.times
+            )
+        return self.sample_of(arrays, counts)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""
@@ -347,7 +371,7 @@ class NeighborSampler:
             seeds = {self._node_types[0]: seeds}
         elif not isinstance(seeds, Mapping):
             raise TypeError(f"seeds: expected a tensor or a dict of tensors, got {type(seeds)}")
-        device = self._workspaces.device
+        device = self.workspaces.device
         checked = []
         for node_type, ids in seeds.items():
             if node_type not in self._node_types:

@@ -16,10 +16,10 @@ from peergraph.memory.device.launching import Launch, empty, launch_on, stream_a
 # is cleared every 256 samples. Samples of more than 2**23 edges a hop use more bits.
 LEAST_ENTRY_BITS = 24
 
-# The most bytes of scratch memory that a sample gets at once, by type of device. On the CPU, the
-# allocator would map larger memory anew for each sample. On a GPU, larger blocks would be cut up by
-# tensors that are allocated between two samples.
-_MOST_SCRATCH = {"cpu": 16 << 20, "cuda": 256 << 20}
+MOST_SCRATCH = {"cpu": 16 << 20, "cuda": 256 << 20}
+"""The most bytes of scratch memory that a sample gets at once, by type of device. On the CPU, the
+allocator would map larger memory anew for each sample. On a GPU, larger blocks would be cut up by
+tensors that are allocated between two samples."""
 
 
 class Workspace:
@@ -50,6 +50,11 @@ class Workspace:
             self._stream = torch.cuda.current_stream(device)
             self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
+    @property
+    def stream_address(self) -> int:
+        """The address of the stream of the last use; 0 on the CPU."""
+        return 0 if self._stream is None else self._stream.cuda_stream
+
     def launch(self) -> Launch:
         """Returns the launch arguments for the stream that borrowed the work space."""
         return launch_on(self._device, self._stream)
@@ -64,7 +69,7 @@ class Workspace:
 
     def expect_scratch(self, num_bytes: int) -> None:
         """Tells the scratch memory that a sample took."""
-        most = _MOST_SCRATCH[self._device.type]
+        most = MOST_SCRATCH[self._device.type]
         self._scratch_bytes = min(max(self._scratch_bytes, num_bytes), most)
 
     def begin_use(self, address: int) -> None:
@@ -109,13 +114,22 @@ class WorkspacePool:
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
         """Lends a work space to one sample on the current stream."""
+        workspace = self.lend()
+        yield workspace
+        # After an exception the work space is dropped: its maps may hold entries of the sample.
+        self.take_back(workspace)
+
+    def lend(self) -> Workspace:
+        """Lends a work space for samples on the current stream, one after the other."""
         stream = stream_address(self.device)
         workspace = self._take(stream)
         workspace.begin_use(stream)
-        yield workspace
-        # After an exception the work space is dropped: its maps may hold entries of the sample.
+        return workspace
+
+    def take_back(self, workspace: Workspace) -> None:
+        """Takes a work space back. Do not call it after an exception of a sample."""
         workspace.end_use()
-        self._idle[stream].append(workspace)
+        self._idle[workspace.stream_address].append(workspace)
 
     def _take(self, stream: int) -> Workspace:
         """Returns an idle work space of this stream, else of another stream, else a new one."""

@@ -11,7 +11,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
+from peergraph_pyg.prefetching.native_iterator import NativeIterator
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.graphs import random_data
+
+AHEAD = (NativeIterator, PrefetchIterator)
+"""The iterators whose batches are made ahead."""
 
 
 def end_workers() -> None:

@@ -10,10 +10,15 @@ from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
-from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from peergraph_pyg.prefetching.prefetcher import plain_iterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
-from tests.adapters.pyg.prefetching.loops import assert_equal, end_workers, epochs, node_loader
+from tests.adapters.pyg.prefetching.loops import (
+    AHEAD,
+    assert_equal,
+    end_workers,
+    epochs,
+    node_loader,
+)
 from tests.held_resources import prefetch_threads
 
 
@@ -154,13 +159,13 @@ def test_the_ordinary_loop(monkeypatch: pytest.MonkeyPatch, device: torch.device
     for loader in loaders:
         expected, number = epochs(loader, 0)
         torch.manual_seed(5)
-        assert isinstance(iter(loader), PrefetchIterator)
+        assert isinstance(iter(loader), AHEAD)
         torch.manual_seed(5)
         found = [batch for _ in range(2) for batch in loader]
         assert_equal(expected, found)
         assert torch.equal(number, torch.rand(3))
         monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
-        assert not isinstance(iter(loader), PrefetchIterator)
+        assert not isinstance(iter(loader), AHEAD)
         monkeypatch.delenv("PEERGRAPH_PREFETCH")
 
 

@@ -48,7 +48,8 @@ def test_wrong_seed_is_an_index_error(device: torch.device) -> None:
 
 def test_error_of_the_thread_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch_iterator, "_make", lambda *_: 1 / 0)
-    iterator = iter(peergraph_pyg.prefetch(node_loader("cpu"), 2))
+    loader = node_loader("cpu", transform=lambda batch: batch)  # made by a thread of Python
+    iterator = iter(peergraph_pyg.prefetch(loader, 2))
     with pytest.raises(ZeroDivisionError):
         next(iterator)
     assert list(iterator) == []

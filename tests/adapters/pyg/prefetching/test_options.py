@@ -15,9 +15,9 @@ from torch_geometric.sampler import BaseSampler, NeighborSampler
 
 import peergraph_pyg
 from peergraph_pyg.loader import patches
-from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator, PrefetchOptions
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchOptions
 from tests.adapters.pyg.graphs import random_data
-from tests.adapters.pyg.prefetching.loops import assert_equal, epochs, node_loader
+from tests.adapters.pyg.prefetching.loops import AHEAD, assert_equal, epochs, node_loader
 from tests.named_case import named_cases
 
 
@@ -66,9 +66,9 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cpu_loaders_do_not_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(iter(node_loader("cpu")), PrefetchIterator)
+    assert not isinstance(iter(node_loader("cpu")), AHEAD)
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "2")
-    assert not isinstance(iter(node_loader("cpu")), PrefetchIterator)
+    assert not isinstance(iter(node_loader("cpu")), AHEAD)
 
 
 class OtherSampler(BaseSampler):
@@ -102,13 +102,13 @@ def test_which_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.gpus(1)
 def test_gpu_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = node_loader("cuda:0")
-    assert isinstance(iter(loader), PrefetchIterator)
+    assert isinstance(iter(loader), AHEAD)
     torch.manual_seed(5)
     found = [batch for _ in range(2) for batch in loader]
     assert_equal(epochs(loader, 0)[0], found)
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
-    assert not isinstance(iter(loader), PrefetchIterator)
-    assert not isinstance(iter(peergraph_pyg.prefetch(loader)), PrefetchIterator)
+    assert not isinstance(iter(loader), AHEAD)
+    assert not isinstance(iter(peergraph_pyg.prefetch(loader)), AHEAD)
 
 
 def test_lengths(device: torch.device) -> None:

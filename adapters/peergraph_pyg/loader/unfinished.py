@@ -1,0 +1,102 @@
+"""Samples of PyG's loaders whose neighbours a thread draws while the loop goes on.
+
+PyG's code draws negatives and makes labels around the sampler's part. With a thread, that part
+returns an output that has nothing yet but what PyG's code adds to it; it is finished later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from peergraph.sampling import Sample
+from peergraph.store import NodeType
+
+from .windows import seed_starts
+
+Seeds = Tensor | dict[NodeType, Tensor]
+_requests: ContextVar[list[Any] | None] = ContextVar("peergraph_pyg_requests", default=None)
+
+
+class SampleRequest:
+    """A sample that is to be drawn, with the arguments of the core's sampler.
+
+    Args:
+        sampler: the loader's.
+        nodes, seed, seed_time: as the sampler's ``draw``.
+    """
+
+    def __init__(self, sampler: Any, nodes: Seeds, seed: int, seed_time: Any) -> None:
+        self.sampler, self.core = sampler, sampler.core
+        self.nodes, self.seed, self.seed_time = nodes, seed, seed_time
+        self.seed_start = seed_starts(nodes)
+        batch = _BatchVector() if sampler.disjoint else None
+        kind = SamplerOutput if isinstance(nodes, Tensor) else HeteroSamplerOutput
+        self.output: SamplerOutput | HeteroSamplerOutput = kind(
+            node=None, row=None, col=None, edge=None, batch=batch
+        )
+
+    def finish(self, sample: Sample | None) -> None:
+        """Completes the output.
+
+        Args:
+            sample: what a thread has drawn; None: it is drawn now.
+        """
+        if sample is None:
+            sample = self.core.sample(
+                self.nodes, self.seed, seed_time=self.seed_time, seed_start=self.seed_start
+            )
+        begun = self.output
+        divisor = None if begun.batch is None else begun.batch.divisor
+        values = vars(self.sampler.finished(sample, self.core))
+        begun.__dict__.update({k: v for k, v in values.items() if k != "metadata"})
+        if divisor is None:
+            return
+        if isinstance(begun.batch, dict):
+            begun.batch = {t: batch % divisor for t, batch in begun.batch.items()}
+        else:
+            begun.batch = begun.batch % divisor
+
+
+class _BatchVector:
+    """Stands for the seeds of a disjoint sample's nodes, by type or not, which PyG's code divides
+    by the number of links.
+    """
+
+    def __init__(self, divisor: int | None = None) -> None:
+        self.divisor = divisor
+
+    def __mod__(self, divisor: int) -> _BatchVector:
+        return _BatchVector(divisor)
+
+    def items(self) -> list[tuple[None, _BatchVector]]:
+        return [(None, self)]
+
+    def __setitem__(self, _: None, divided: _BatchVector) -> None:
+        self.divisor = divided.divisor
+
+
+@contextmanager
+def collected_requests() -> Iterator[list[SampleRequest]]:
+    """In this context, samplers draw no samples: their requests come into the list."""
+    requests: list[SampleRequest] = []
+    token = _requests.set(requests)
+    try:
+        yield requests
+    finally:
+        _requests.reset(token)
+
+
+def output_later(make: Callable[[], SampleRequest]) -> SamplerOutput | HeteroSamplerOutput | None:
+    """Adds a request, and returns its output; None where samples are drawn at once."""
+    requests = _requests.get()
+    if requests is None:
+        return None
+    request = make()
+    requests.append(request)
+    return request.output

@@ -1,0 +1,273 @@
+"""`NativeIterator`: the loop's thread does what needs Python, and a thread of C++ all the rest."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import SubgraphType
+
+from peergraph import PeerLostError, sampling
+from peergraph.profiling import WAIT_BATCH, profile_range
+from peergraph.sampling import BatchRequest, BatchTables, BatchThread
+from peergraph.store import EDGE, NODE, Store
+
+from ..loader.filter_batch import ReadyRows, tables_of, with_rows
+from ..loader.sampler import NeighborSampler
+from ..loader.unfinished import SampleRequest, collected_requests
+from .loop_rng import DrawsAhead, LoopRng
+from .prefetch_iterator import PrefetchOptions
+from .thread_state import return_stream, take_stream
+
+
+@dataclass
+class _Begun:
+    """A batch that is begun, an error, or the end of the iteration."""
+
+    output: Any
+    sample: SampleRequest | None
+    request: BatchRequest | None
+    error: Exception | None
+    random_state: Tensor
+
+
+class NativeIterator:
+    """Iterates a loader; its samples, and rows for them, are made ahead without Python's lock.
+
+    ``next`` begins a batch that is to be made ahead: takes its seeds, draws its random numbers. The
+    thread samples and gathers. A later ``next`` makes PyG's batch of what the thread has made.
+
+    Args:
+        loader: that :func:`native_iterator` has found fit.
+        batches: torch's iterator of it, whose order of seeds is read.
+        rows: what is known of the rows of its batches.
+        depth, options, store: as those of :class:`PrefetchIterator`.
+    """
+
+    def __init__(
+        self,
+        loader: NodeLoader | LinkLoader,
+        batches: _SingleProcessDataLoaderIter,
+        rows: _Rows,
+        depth: int,
+        options: PrefetchOptions,
+        store: Store,
+    ) -> None:
+        self._loader, self._batches, self._rows, self._store = loader, batches, rows, store
+        self._rng, self._draws = LoopRng(), DrawsAhead()
+        self._is_over = False
+        device = torch.device(store.device)
+        stream = take_stream(device, options.priority) if device.type == "cuda" else None
+        self._thread = BatchThread(device, stream, options.blocks_on(device))
+        self._begun: deque[_Begun] = deque()
+        self._close = weakref.finalize(self, _stop, self._thread, stream, options)
+        for _ in range(depth):
+            self._begin(waits=False)
+
+    def __iter__(self) -> NativeIterator:
+        return self
+
+    def __len__(self) -> int:
+        """Returns the number of batches of the whole iteration, by the loader's own iterator."""
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            raise StopIteration
+        self._check_open()
+        if not self._begun:  # an exception from elsewhere has come instead
+            self._begin()
+        begun = self._begun[0]
+        batch = None
+        if begun.request is not None:
+            try:
+                with profile_range(WAIT_BATCH):
+                    batch = self._thread.take(begun.request)
+            except Exception as error:
+                self._check_open()
+                begun.error = error
+        self._begun.popleft()
+        seed = self._rng.follow(begun.random_state)
+        if isinstance(begun.error, StopIteration):
+            self._is_over = True
+            self.close()
+        else:
+            if seed is not None:
+                self._draws.reseed(seed)
+            self._begin()
+        if begun.error is not None:
+            try:
+                raise begun.error
+            finally:
+                del begun  # otherwise the traceback and the exception keep each other alive
+        if begun.sample is None:
+            return self._loader.filter_fn(begun.output)
+        begun.sample.finish(None if batch is None else batch.sample)
+        ready = self._rows.ready(begun.output, [] if batch is None else batch.rows)
+        with with_rows(ready):
+            return self._loader.filter_fn(begun.output)
+
+    def close(self) -> None:
+        """Ends the thread after the batch that it is making. Then the iteration is over."""
+        self._close()
+
+    def _check_open(self) -> None:
+        if self._close.alive:
+            return
+        self._is_over = True
+        if self._store.closed:
+            raise RuntimeError("this store has been closed: there are no more batches of it")
+        raise StopIteration
+
+    def _begin(self, *, waits: bool = True) -> None:
+        """Begins the next batch; the thread waits for the work of the loop's stream so far, if it
+        `waits`.
+        """
+        if self._begun and isinstance(self._begun[-1].error, StopIteration):
+            return
+        output, sample, request, error = None, None, None, None
+        try:
+            with self._draws.entered(), collected_requests() as samples:
+                output = self._begin_output(next(self._batches._sampler_iter))
+                if samples:
+                    [sample] = samples
+                    request = self._submit(sample, waits)
+        except PeerLostError:  # of the training, not of this batch
+            raise
+        except Exception as raised:
+            error = raised
+        self._begun.append(_Begun(output, sample, request, error, self._draws.state))
+
+    def _begin_output(self, index: Any) -> Any:
+        """Does what the loader's ``collate_fn`` does, without rows."""
+        loader = self._loader
+        if not isinstance(index, Tensor):
+            index = [loader.dataset[position] for position in index]
+        inputs = loader.input_data[index]
+        if isinstance(loader, NodeLoader):
+            return loader.node_sampler.sample_from_nodes(inputs)
+        return loader.link_sampler.sample_from_edges(inputs, neg_sampling=loader.neg_sampling)
+
+    def _submit(self, sample: SampleRequest, waits: bool) -> BatchRequest | None:
+        if _are_reads_counted(sample.core.store, self._store):
+            return None
+        tables = self._rows.tables(sample.core)
+        if tables is None:
+            return None
+        return self._thread.submit(
+            sample.core,
+            sample.nodes,
+            sample.seed,
+            tables,
+            seed_time=sample.seed_time,
+            seed_start=sample.seed_start,
+            waits=waits,
+        )
+
+
+class _Rows:
+    """The rows that the batches of a loader get.
+
+    Args:
+        sampler: the loader's.
+        tables: as of :func:`tables_of`.
+    """
+
+    def __init__(self, sampler: NeighborSampler, tables: list[Any]) -> None:
+        self._sampler, self._tables = sampler, tables
+        self._core: Any = None
+        self._native: BatchTables | None = None
+
+    def tables(self, core: sampling.NeighborSampler) -> BatchTables | None:
+        """Returns the tables for a sample; None if they cannot be gathered ahead."""
+        if self._core is not core:
+            owned = [(self._owner(*of_table), table) for *of_table, table in self._tables]
+            self._core, self._native = core, BatchTables.of(core.store, owned)
+        return self._native
+
+    def ready(self, output: Any, rows: list[Tensor]) -> ReadyRows:
+        """Returns the rows that were gathered for an output; there may be none."""
+        reads = []
+        for owner, of_edges, table in self._tables if rows else ():
+            ids = output.edge if of_edges else output.node
+            reads.append((table, ids if owner is None else ids.get(owner)))
+        return ReadyRows(reads, rows)
+
+    def _owner(self, owner: Any, of_edges: bool) -> Any:
+        if not of_edges:
+            return NODE if owner is None else owner
+        return self._sampler.sampled_edge_type(EDGE if owner is None else owner)
+
+
+def native_iterator(
+    loader: Any,
+    batches: Iterator[Any],
+    depth: int,
+    options: PrefetchOptions,
+    store: Store | None,
+) -> NativeIterator | None:
+    """Returns the batches of a loader; None for one whose batches need Python on the way.
+
+    Args:
+        loader: a loader of PyG, or a wrapper of it.
+        batches: its iterator, not begun; unchanged where this returns None.
+        depth, options, store: as those of :class:`PrefetchIterator`.
+    """
+    iterator = getattr(batches, "iterator", batches)  # PyG's gathers rows after torch's
+    if store is None or type(iterator) is not _SingleProcessDataLoaderIter:
+        return None
+    if not BatchThread.is_supported(torch.device(store.device)) or not _is_fit(loader):
+        return None
+    sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+    tables = tables_of(loader.data)
+    if tables is None or _are_reads_counted(sampler.core.store, store):
+        return None
+    rows = _Rows(sampler, tables)
+    if rows.tables(sampler.core) is None:
+        return None
+    return NativeIterator(loader, iterator, rows, depth, options, store)
+
+
+def _is_fit(loader: Any) -> bool:
+    """Returns whether nothing of a loader but the seeds and negatives of its batches, and what it
+    makes of them in the end, needs Python.
+    """
+    kind = NodeLoader if isinstance(loader, NodeLoader) else LinkLoader
+    if not isinstance(loader, kind) or type(loader).filter_fn is not kind.filter_fn:
+        return False
+    if getattr(loader.collate_fn, "__func__", None) is not kind.collate_fn:
+        return False
+    if loader.pin_memory or loader.batch_sampler is None:
+        return False
+    if loader.transform is not None or loader.transform_sampler_output is not None:
+        return False
+    sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+    if type(sampler) is not NeighborSampler or not isinstance(loader.data, (Data, HeteroData)):
+        return False
+    if sampler.subgraph_type is SubgraphType.bidirectional:  # made of the sampled edges
+        return False
+    inputs = vars(loader.input_data).values()
+    if any(isinstance(value, Tensor) and value.is_cuda for value in inputs):
+        return False
+    negatives = getattr(loader, "neg_sampling", None)
+    return negatives is None or (type(negatives) is NegativeSampling and not sampler.is_temporal)
+
+
+def _are_reads_counted(*stores: Store) -> bool:
+    """Returns whether reads of a store are counted, where the loop makes batches."""
+    return any(store.measuring is not None for store in stores)
+
+
+def _stop(thread: BatchThread, stream: torch.cuda.Stream | None, options: PrefetchOptions) -> None:
+    thread.close()
+    if stream is not None:
+        return_stream(stream, options.priority)
