@@ -1,11 +1,20 @@
 #!/usr/bin/env bash
 # Tests of memory, sampling and aggregation, or those given, with AddressSanitizer and
 # UndefinedBehaviorSanitizer in the CPU part; the first thing that they find ends the process.
+# Without arguments, the thread that makes batches runs with ThreadSanitizer before them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- tests/memory tests/sampling tests/aggregate
-
 compiler="${CXX:-c++}"
+if [ $# -eq 0 ]; then
+  set -- tests/memory tests/sampling tests/aggregate
+  mkdir -p build/sanitize
+  "$compiler" -std=c++17 -O1 -g1 -ffp-contract=off -fsanitize=thread -pthread -Icsrc \
+    csrc/sampling/*/*.cpp csrc/memory/{lease,gather,decode_gather,stored_rows,huge_pages}.cpp \
+    tests/sampling/batch_thread.cpp -ldl -o build/sanitize/batch_thread
+  # ThreadSanitizer of older compilers needs addresses without much randomness.
+  setarch "$(uname -m)" -R build/sanitize/batch_thread
+fi
+
 # Python is not compiled with them: they must be loaded first, and libstdc++ for their hooks.
 libraries=""
 for library in libasan.so libubsan.so libstdc++.so; do
