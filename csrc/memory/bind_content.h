@@ -17,8 +17,9 @@ class Content {
   Content(const std::vector<TensorRef>& tensors, const std::vector<bool>& are_edge_indices,
           const TensorRef& digests) {
     PG_CHECK_ARG(tensors.size() == are_edge_indices.size(), "a flag is needed for each tensor");
-    digests_ =
-        reinterpret_cast<PieceDigest*>(digests.int64_values("digests", 2 * count_pieces(tensors)));
+    int64_t num_pieces = 0;
+    for (const int64_t count : count_pieces(tensors)) num_pieces += count;
+    digests_ = reinterpret_cast<PieceDigest*>(digests.int64_values("digests", 2 * num_pieces));
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (launches_.empty() || launches_.back().count == ContentSegments::kMost)
         launches_.emplace_back();
@@ -26,11 +27,12 @@ class Content {
     }
   }
 
-  static int64_t count_pieces(const std::vector<TensorRef>& tensors) {
-    int64_t count = 0;
+  /// The number of pieces of each tensor.
+  static std::vector<int64_t> count_pieces(const std::vector<TensorRef>& tensors) {
+    std::vector<int64_t> counts;
     for (const TensorRef& tensor : tensors)
-      count += ContentSegments::pieces_of_bytes(tensor.num_bytes());
-    return count;
+      counts.push_back(ContentSegments::pieces_of_bytes(tensor.num_bytes()));
+    return counts;
   }
 
   void write(const Launch& launch) const {

@@ -22,7 +22,7 @@ constexpr int64_t kPieceBytes = 16384;
 
 /// Memory that is read in pieces; the last piece of each segment may be shorter.
 struct ContentSegments {
-  static constexpr int kMost = 32;
+  static constexpr int kMost = 120;  // what fits the parameters of a kernel
 
   struct Segment {
     const char* data;
@@ -41,10 +41,16 @@ struct ContentSegments {
   }
 
   PG_HD const Segment& segment_of(int64_t piece) const {
-    int last = count - 1;
-    // Segments without bytes have no pieces.
-    while (segments[last].first_piece > piece) --last;
-    return segments[last];
+    // The last one that begins by this piece: segments without bytes have no pieces.
+    int first = 0, end = count;
+    while (end - first > 1) {
+      const int middle = (first + end) / 2;
+      if (segments[middle].first_piece > piece)
+        end = middle;
+      else
+        first = middle;
+    }
+    return segments[first];
   }
 
   static int64_t pieces_of_bytes(int64_t num_bytes) {

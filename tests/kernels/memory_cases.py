@@ -249,7 +249,7 @@ def digests_of_content(device: torch.device) -> Iterator[Tensor]:
     values = random_rows((1, 70_001), torch.uint8).view(-1).to(device)
     parts = [values[begin:end] for begin, end in ((0, 70_001), (16, 33_000), (4, 40_000), (3, 9))]
     parts += [values[i : 2 * i] for i in range(40)]
-    count = _C.count_content_pieces(parts)
+    count = sum(_C.count_content_pieces(parts))
     digests = torch.zeros((count, 2), dtype=torch.int64, device=device)
     content = _C.Content(tensors=parts, are_edge_indices=[True] * len(parts), digests=digests)
     content.write(launch_on(device))

@@ -561,7 +561,7 @@ def count_ids(t: Tensors) -> None:
 
 @case("tensor", tensor=ints(*[7] * 5000), digests=ints(*[0] * 6).view(3, 2))
 def count_content_pieces(t: Tensors) -> None:
-    if _C.count_content_pieces([t["tensor"]]) == 3:
+    if _C.count_content_pieces([t["tensor"]]) == [3]:
         content = _C.Content(
             tensors=[t["tensor"]], are_edge_indices=[True], digests=t["digests"]
         )  # fmt: skip

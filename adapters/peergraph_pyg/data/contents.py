@@ -21,26 +21,19 @@ class Contents:
             for device in {tensor.device for tensor in tensors if tensor.is_cuda}
         }
 
-    @classmethod
-    def of_each(cls, tensors: Sequence[Tensor]) -> list[Contents]:
-        """Returns the contents of each of the tensors of one device. A GPU reads all at once."""
-        contents = [cls.__new__(cls) for _ in tensors]
-        for each, copy in zip(contents, _copies_of(tensors), strict=True):
-            each.copies, each._checks = [copy], {}
-        if tensors[0].is_cuda:
-            for each, check in zip(contents, ContentCheck.of_each(tensors), strict=True):
-                each._checks[tensors[0].device] = check
-        return contents
-
-    def match(self, tensors: Sequence[Tensor]) -> bool:
+    def match(self, tensors: Sequence[Tensor], positions: Sequence[int] | None = None) -> bool:
         """Returns whether the tensors hold the same, as far as the host knows by now.
+
+        Args:
+            tensors: the same as at the beginning, or some of them if all are on one device.
+            positions: of these among those of the beginning; None: all.
 
         Raises:
             RuntimeError: tensors of a GPU did not at an earlier call.
         """
-        pairs = zip(tensors, self.copies, strict=True)
-        return all(_equals(tensor, copy) for tensor, copy in pairs) and all(
-            check.is_unchanged(_of_device(tensors, device))
+        copies = self.copies if positions is None else [self.copies[i] for i in positions]
+        return all(_equals(*pair) for pair in zip(tensors, copies, strict=True)) and all(
+            check.is_unchanged(_of_device(tensors, device), positions)
             for device, check in self._checks.items()
         )
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,8 @@ from peergraph.aggregate import (
 )
 from peergraph.integration import Unsupported, is_explaining, note
 
-from ..compat import memory_of, version_of
+from ..compat import version_of
+from .batch_structures import Attachment, attachment_at, attachment_of, attachments_of
 from .contents import Contents
 from .lazy_features import is_plain
 
@@ -42,19 +43,33 @@ _KEPT = 32
 class _Entry:
     """The structures made from one edge index, or from the tensors that determine one."""
 
-    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...], attachments: list[Attachment] | None) -> None:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
-        self._contents = Contents(list(map(plain, tensors)))
+        self.attachments = attachments
+        """What a loader attached to all of the tensors; None if it did not."""
+        self._shapes = [tensor.shape for tensor in tensors]
+        is_attached = attachments is not None
+        self._contents = None if is_attached else Contents(list(map(plain, tensors)))
         self.by_key: dict[Hashable, Csc] = {}
         self.joined: dict[Hashable, Any] = {}
 
-    def matches(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Returns whether these are the same tensors, with the same content."""
+    def matches(self, tensors: tuple[Tensor, ...], attachments: list[Attachment] | None) -> bool:
+        """Returns whether these are the same tensors, with the same content.
+
+        Args:
+            attachments: of all of the tensors at the moment, if each has one.
+        """
         same = zip(self._references, tensors, strict=True)
         if not all(reference() is tensor for reference, tensor in same):
             return False
-        return self._contents.match(list(map(plain, tensors)))
+        if self._contents is not None:
+            return self._contents.match(list(map(plain, tensors)))
+        if attachments is None or self.attachments is None:
+            return False
+        pairs = zip(self.attachments, attachments, strict=True)
+        has_same = all(before is now for before, now in pairs)
+        return has_same and self._shapes == [tensor.shape for tensor in tensors]
 
     def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)
@@ -89,112 +104,6 @@ _entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
 _lock = threading.Lock()
 _origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_cache_key", default=None)
 _has_static_shapes: ContextVar[bool] = ContextVar("peergraph_pyg_static_shapes", default=False)
-
-
-class BatchStructure(Protocol):
-    """The structure of a batch's edge index, which the batch's loader knows."""
-
-    def csc(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc | None:
-        """Returns the structure of the first edges, or None where it is not known."""
-        ...
-
-    def num_destinations(self, num_edges: int) -> int | None:
-        """Returns the number of rows up to the last one at which any of the first edges may end,
-        whatever they are; None where it is not known.
-        """
-        ...
-
-    def tensors(self) -> list[Tensor]:
-        """Returns the tensors on the device."""
-        ...
-
-
-class _Attachment(NamedTuple):
-    """A batch's structure and the edge index that it belongs to."""
-
-    reference: weakref.ref[Tensor]
-    contents: Contents
-    structure: BatchStructure
-    ready: torch.cuda.Event | None
-    """On a GPU: recorded when the kernels that write the edge index have been launched."""
-
-
-# By the place of the edge index in memory; an entry is removed with its edge index. Compiled code
-# makes slices that do not know which tensor they are a view of.
-_attached: dict[tuple[int, int], _Attachment] = {}
-
-
-def attach(pairs: Sequence[tuple[Tensor, BatchStructure]]) -> None:
-    """Attaches the structures of a batch to its edge indices, for as long as nothing changes them.
-
-    Args:
-        pairs: the edge indices, all on one device, and their structures.
-    """
-    if not pairs:
-        return
-    device = pairs[0][0].device
-    ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-    contents = Contents.of_each([edge_index for edge_index, _ in pairs])
-    for (edge_index, structure), content in zip(pairs, contents, strict=True):
-        key = _place_of(edge_index)
-        reference = weakref.ref(edge_index, partial(_detach, key))
-        _attached[key] = _Attachment(reference, content, structure, ready)
-
-
-def _detach(key: tuple[int, int], reference: weakref.ref[Tensor]) -> None:
-    # A later batch may have the same memory.
-    if key in _attached and _attached[key].reference is reference:
-        del _attached[key]
-
-
-def _place_of(edge_index: Tensor) -> tuple[int, int]:
-    """Returns what an edge index and slices of its first edges have in common."""
-    return memory_of(edge_index), int(edge_index.storage_offset())
-
-
-def attached(edge_index: Tensor) -> BatchStructure | None:
-    """Returns the structure that a loader attached, if the edges are what they were then.
-
-    Args:
-        edge_index: of a batch, or a slice of its first edges. Sparse tensors have none.
-    """
-    attachment, _ = _attachment_of(edge_index)
-    return None if attachment is None else attachment.structure
-
-
-def _attachment_of(edge_index: Tensor) -> tuple[_Attachment | None, Tensor]:
-    """Returns what is attached to an edge index, and edges that nobody changes if it is on the CPU.
-
-    Args:
-        edge_index: see :func:`attached`.
-    """
-    nothing = None, edge_index
-    attachment = _attachment_at(edge_index)
-    whole = None if attachment is None else attachment.reference()
-    if attachment is None or whole is None:
-        return nothing
-    if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
-        return nothing
-    [copy] = attachment.contents.copies
-    if copy is None:
-        return (attachment, edge_index) if attachment.contents.match([whole]) else nothing
-    first = copy[:, : edge_index.shape[1]]
-    return (attachment, first) if torch.equal(edge_index, first) else nothing
-
-
-def _attachment_at(edge_index: Tensor) -> _Attachment | None:
-    """Returns what is attached to the place of an edge index, whatever is there now."""
-    if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        return None
-    if edge_index.is_inference() or edge_index.layout != torch.strided:
-        return None
-    return _attached.get(_place_of(edge_index))
-
-
-def device_tensors(edge_index: Tensor) -> list[Tensor]:
-    """Returns the tensors of an attached structure, which change streams with the batch."""
-    attachment = _attachment_at(edge_index)
-    return [] if attachment is None else attachment.structure.tensors()
 
 
 def can_be_cached(*tensors: Any) -> bool:
@@ -250,7 +159,7 @@ def csc_of(
     """
     csc = None
     if type(edge_index) is Tensor:
-        attachment, edges = _attachment_of(edge_index)
+        attachment, edges = attachment_of(edge_index)
         if attachment is not None:
             csc = attachment.structure.csc(edges, num_destinations, num_sources)
     if csc is not None:
@@ -353,7 +262,7 @@ def sizes_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> lis
     bounds = [0] * len(sizes)
     for relation in relations:
         node_type, edges = relation.destinations, relation.edge_index
-        attachment, count = _attachment_at(edges), None
+        attachment, count = attachment_at(edges), None
         if attachment is not None:
             count = attachment.structure.num_destinations(edges.shape[1])
         size = sizes[node_type]
@@ -377,22 +286,24 @@ def joined_structure(
     tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return make(True, False)
-    entries = _entry_of(tensors).joined
-    if key not in entries:
-        attachments = [_attachment_of(tensor)[0] for tensor in tensors]
-        ready = [each.ready for each in attachments if each is not None]
-        is_of_batch = len(ready) == len(tensors)
+    entry = _entry_of(tensors)
+    if key not in entry.joined:
+        attachments = entry.attachments
         with torch.inference_mode(False):
-            if is_of_batch and tensors[0].is_cuda and not has_static_shapes():
-                entries[key] = _made_aside(tensors, ready, lambda: make(False, gradients))
+            if attachments is not None and tensors[0].is_cuda and not has_static_shapes():
+                events = {id(each.batch): each.batch.ready for each in attachments}.values()
+                structure = _made_aside(tensors, events, lambda: make(False, gradients))
             else:
-                entries[key] = make(not is_of_batch, gradients)
-    structure: _Joined = entries[key]
-    return structure
+                structure = make(attachments is None, gradients)
+        entry.joined[key] = structure
+    result: _Joined = entry.joined[key]
+    return result
 
 
 def _made_aside(
-    tensors: tuple[Tensor, ...], ready: list[torch.cuda.Event | None], make: Callable[[], _Joined]
+    tensors: tuple[Tensor, ...],
+    ready: Iterable[torch.cuda.Event | None],
+    make: Callable[[], _Joined],
 ) -> _Joined:
     """Returns what `make` makes of the tensors of a batch, which are there after the events."""
     device = tensors[0].device
@@ -423,10 +334,10 @@ def _gradients_of(csc: Csc) -> str:
 
 
 def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
-    ids = _ids_of(tensors)
+    ids, attachments = _ids_of(tensors), attachments_of(tensors)
     entry = _entries.get(ids)
-    if entry is None or not entry.matches(tensors):
-        entry = _Entry(tensors)
+    if entry is None or not entry.matches(tensors, attachments):
+        entry = _Entry(tensors, attachments)
     with _lock:
         _entries[ids] = entry
         _entries.move_to_end(ids)

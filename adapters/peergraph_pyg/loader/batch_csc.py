@@ -14,7 +14,7 @@ from peergraph.sampling import LazyDict, Sample
 from peergraph.store import EdgeType
 
 from ..compat import memory_of
-from ..data import csc_cache
+from ..data import batch_structures
 
 
 class _Hops:
@@ -302,4 +302,4 @@ def attach(pairs: Iterable[tuple[Any, BatchCsc | None]]) -> None:
             if device == csc.device:
                 by_device.setdefault(device, []).append((edge_index, csc))
         for of_device in by_device.values():
-            csc_cache.attach(of_device)
+            batch_structures.attach(of_device)

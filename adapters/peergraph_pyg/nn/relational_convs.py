@@ -21,9 +21,9 @@ from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, is_explaining, note, require
 
+from ..data.batch_structures import attached
 from ..data.csc_cache import (
     FINDER,
-    attached,
     cache_key,
     can_be_cached,
     has_static_shapes,

@@ -25,7 +25,7 @@ from peergraph.memory import Table
 from peergraph.store import Store, StoreTensor
 
 from ..compat import memory_of
-from ..data.csc_cache import device_tensors
+from ..data.batch_structures import device_tensors
 from ..data.lazy_features import LazyRows
 from ..data.sparse_adjacency import component_tensors
 

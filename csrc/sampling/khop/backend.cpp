@@ -119,7 +119,10 @@ class CpuBackend final : public Backend {
   /// Finds the lists of the targets; writes offsets, sets slots.
   void count_neighbors(const RelationSpec& relation, Hop& hop) {
     const Choice& choice = relation.choice;
-    lists_.reset(new Neighbors[hop.num_targets]);
+    if (hop.num_targets > num_lists_) {
+      lists_.reset(new Neighbors[hop.num_targets]);
+      num_lists_ = hop.num_targets;
+    }
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       count_neighbors_cpu(relation.csc, hop, begin, end, lists_.get());
     });
@@ -239,7 +242,8 @@ class CpuBackend final : public Backend {
   const int num_threads_;
   Workers workers_;
   // Of the hop that was counted last.
-  std::unique_ptr<Neighbors[]> lists_;  // of the targets
+  std::unique_ptr<Neighbors[]> lists_;  // [num_lists_], of the targets and unused ones
+  int64_t num_lists_ = 0;
   ListTimes times_;
   MostVisited most_visited_;
 };

@@ -10,15 +10,17 @@ namespace peergraph {
 namespace {
 
 constexpr int64_t kTargetsAhead = 32;
+constexpr int64_t kTargetsAtATime = 64;
 constexpr int64_t kEdgesAtATime = 256;
 
-/// Prefetches the words that CscView::neighbors will read.
-void prefetch_list(const CscView& csc, int64_t row) {
-  const Location at = csc.locate(row);
-  const CscPart& part = csc.part(at);
-  prefetch_far(part.indptr + at.local);
-  prefetch_far(part.edge_begin + at.local);
-}
+/// Where the words of a destination's list are.
+struct ListWords {
+  const CscPart& part;
+  int64_t local;
+
+  ListWords(const CscView& csc, int64_t destination) : ListWords(csc, csc.locate(destination)) {}
+  ListWords(const CscView& csc, const Location& at) : part(csc.part(at)), local(at.local) {}
+};
 
 /// Samples the edges of a few targets at a time: one loop computes all random numbers, the next
 /// all picks, the next reads all neighbours, so that a core waits for many lists at once. The
@@ -115,10 +117,27 @@ class Groups {
 
 void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end,
                          Neighbors* lists) {
-  for (int64_t t = begin; t < end; ++t) {
-    if (t + kTargetsAhead < end) prefetch_list(csc, hop.targets[t + kTargetsAhead]);
-    lists[t] = csc.neighbors(hop.targets[t]);
-    hop.offsets[t] = hop.edges_of(lists[t].degree);
+  // Most targets of many relations have no neighbours: of these, one word is read from memory.
+  for (int64_t first = begin; first < end; first += kTargetsAtATime) {
+    const int64_t last = std::min(first + kTargetsAtATime, end);
+    for (int64_t t = first; t < last; ++t) {
+      if (t + kTargetsAhead < end) {
+        const ListWords ahead(csc, hop.targets[t + kTargetsAhead]);
+        prefetch_far(ahead.part.indptr + ahead.local);
+      }
+      const ListWords words(csc, hop.targets[t]);
+      const int64_t* const ends = words.part.indptr + words.local;
+      const int64_t degree = ends[1] - ends[0];
+      lists[t] = {static_cast<const char*>(words.part.indices) + ends[0] * csc.index_bytes, degree,
+                  0};
+      hop.offsets[t] = hop.edges_of(degree);
+      if (degree > 0) prefetch_far(words.part.edge_begin + words.local);
+    }
+    for (int64_t t = first; t < last; ++t) {
+      if (lists[t].degree == 0) continue;
+      const ListWords words(csc, hop.targets[t]);
+      lists[t].edge_begin = words.part.edge_begin[words.local];
+    }
   }
 }
 

@@ -15,7 +15,7 @@ from torch_geometric.nn import GAT, GIN, GraphSAGE, to_hetero
 
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
-from peergraph_pyg.data import csc_cache
+from peergraph_pyg.data import batch_structures, csc_cache
 from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
@@ -183,18 +183,18 @@ def test_models_with_more_layers_than_hops() -> None:
 def test_edges_that_were_changed_lose_their_blocks() -> None:
     batch = batch_of(torch.device("cpu"))
     edge_index = batch.edge_index
-    assert csc_cache.attached(edge_index) is not None
-    assert csc_cache.attached(edge_index[:, 1:]) is None
-    assert csc_cache.attached(edge_index.clone()) is None
-    assert csc_cache.attached(edge_index.flip(0)) is None
-    assert csc_cache.attached(torch.eye(3).to_sparse_csr()) is None
-    whole = csc_cache.attached(edge_index)
+    assert batch_structures.attached(edge_index) is not None
+    assert batch_structures.attached(edge_index[:, 1:]) is None
+    assert batch_structures.attached(edge_index.clone()) is None
+    assert batch_structures.attached(edge_index.flip(0)) is None
+    assert batch_structures.attached(torch.eye(3).to_sparse_csr()) is None
+    whole = batch_structures.attached(edge_index)
     assert whole is not None
     count = batch.num_nodes
     assert whole.csc(edge_index[:, :1], count, count) is None
     assert whole.csc(edge_index, count - 1, count - 1) is None
     edge_index[0, 0] = 0
-    assert csc_cache.attached(edge_index) is None
+    assert batch_structures.attached(edge_index) is None
 
 
 def test_too_few_rows_are_found() -> None:
@@ -205,30 +205,30 @@ def test_too_few_rows_are_found() -> None:
 
 
 def test_blocks_go_with_the_batch() -> None:
-    before = len(csc_cache._attached)
+    before = len(batch_structures._attached)
     batch = batch_of(torch.device("cpu"))
-    assert len(csc_cache._attached) == before + 1
+    assert len(batch_structures._attached) == before + 1
     del batch
-    assert len(csc_cache._attached) == before
+    assert len(batch_structures._attached) == before
 
 
 def test_blocks_stay_when_an_earlier_batch_of_the_same_memory_dies() -> None:
     batch = batch_of(torch.device("cpu"))
-    structure = csc_cache.attached(batch.edge_index)
+    structure = batch_structures.attached(batch.edge_index)
     assert structure is not None
     memory = batch.edge_index
     first, second = memory.view_as(memory), memory.view_as(memory)
-    csc_cache.attach([(first, structure)])
-    csc_cache.attach([(second, structure)])
+    batch_structures.attach([(first, structure)])
+    batch_structures.attach([(second, structure)])
     del first
-    assert csc_cache.attached(memory) is structure
+    assert batch_structures.attached(memory) is structure
     del second
-    assert csc_cache.attached(memory) is None
+    assert batch_structures.attached(memory) is None
 
 
 @pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
 def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -> None:
-    before = len(csc_cache._attached), len(csc_cache._entries)
+    before = len(batch_structures._attached), len(csc_cache._entries)
     batch = batch_of(device)
     model = accelerate(kind(batch.num_features, 8, 3, 4)).to(device)
     trimmed(model, batch).sum().backward()
@@ -239,13 +239,13 @@ def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -
         assert edge_index() is None  # not only once cycles are looked for
     finally:
         gc.enable()
-    assert (len(csc_cache._attached), len(csc_cache._entries)) == before
+    assert (len(batch_structures._attached), len(csc_cache._entries)) == before
 
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
 def test_other_subgraphs_have_no_blocks(subgraph_type: str) -> None:
     batch = batch_of(torch.device("cpu"), subgraph_type=subgraph_type)
-    assert csc_cache.attached(batch.edge_index) is None
+    assert batch_structures.attached(batch.edge_index) is None
     theirs, ours = pair("SAGEConv", *arguments("SAGEConv"))
     assert_same(theirs, ours, batch.x, batch.edge_index)
 
@@ -262,7 +262,9 @@ def test_blocks_of_relations(device: torch.device) -> None:
     shared = peergraph_pyg.share(data, device=device)
     seeds = ("paper", torch.arange(8))
     batch = next(iter(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=8)))
-    found = [csc_cache.attached(batch[key].edge_index) is not None for key in batch.edge_types]
+    found = [
+        batch_structures.attached(batch[key].edge_index) is not None for key in batch.edge_types
+    ]
     assert all(
         found[i] or not batch[key].edge_index.numel() for i, key in enumerate(batch.edge_types)
     )
@@ -283,6 +285,6 @@ def test_blocks_of_stores(device: torch.device) -> None:
         peergraph_pyg.stores(store), [3, 2], input_nodes=torch.arange(6), batch_size=6
     )
     batch = next(iter(loader))
-    assert csc_cache.attached(batch.edge_index) is not None
+    assert batch_structures.attached(batch.edge_index) is not None
     theirs, ours = (layer.to(device) for layer in pair("SAGEConv", 5, 4))
     assert_same(theirs, ours, batch.x, batch.edge_index)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from itertools import chain
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import torch
@@ -57,38 +57,30 @@ class ContentCheck:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._begin(tensors, _Moment.now(tensors[0].device))
-        parts = _parts_of(tensors)
-        self._digests = _write_digests(parts, _num_pieces(parts))
-
-    def _begin(self, tensors: Sequence[Tensor], moment: _Moment) -> None:
-        self._device, self._raised_writes, self._stream, self._is_captured = moment
+        self._device, self._raised_writes, self._stream, self._is_captured = _Moment.now(
+            tensors[0].device
+        )
         self._states = list(map(_state_of, tensors))
-        self._native: _C.Content | None = None
+        parts = [_parts_of(tensor) for tensor in tensors]
+        pieces = _C.count_content_pieces([part for part, _ in chain(*parts)])
+        ends = list(accumulate(pieces, initial=0))
+        # Of each tensor the first digest, and the number of all.
+        self._starts = [ends[i] for i in accumulate(map(len, parts), initial=0)]
+        self._digests = _write_digests(
+            [part for of_tensor in parts for part in of_tensor], ends[-1]
+        )
+        self._natives: dict[tuple[int, int], _C.Content] = {}
 
-    @classmethod
-    def of_each(cls, tensors: Sequence[Tensor]) -> list[ContentCheck]:
-        """Returns a check for each of the tensors, whose digests are written by one launch.
-
-        Args:
-            tensors: of one device, at least one.
-        """
-        moment = _Moment.now(tensors[0].device)  # once: a batch may have hundreds of relations
-        checks = [cls.__new__(cls) for _ in tensors]
-        for check, tensor in zip(checks, tensors, strict=True):
-            check._begin([tensor], moment)
-        parts = [_parts_of([tensor]) for tensor in tensors]
-        pieces = list(map(_num_pieces, parts))
-        digests = _write_digests(list(chain(*parts)), sum(pieces)).split_with_sizes(pieces)
-        for check, of_tensor in zip(checks, digests, strict=True):
-            check._digests = of_tensor
-        return checks
-
-    def is_unchanged(self, tensors: Sequence[Tensor]) -> bool:
+    def is_unchanged(
+        self, tensors: Sequence[Tensor], positions: Sequence[int] | None = None
+    ) -> bool:
         """Returns False if the tensors are known to have changed: what was made of them is old.
 
+        A GPU compares tensors of positions that follow each other by one launch, or a few.
+
         Args:
-            tensors: the same as at the beginning.
+            tensors: the same as at the beginning, or some of them.
+            positions: of these among those of the beginning; None: all.
 
         Raises:
             RuntimeError: a comparison of an earlier call has found a change.
@@ -96,13 +88,22 @@ class ContentCheck:
         raise_pending(self._device)
         if self._raised_writes != _num_raised_writes(self._device):
             return False  # the error may have been about these tensors
-        if list(map(_state_of, tensors)) != self._states:
+        chosen = range(len(self._states)) if positions is None else positions
+        if list(map(_state_of, tensors)) != [self._states[i] for i in chosen]:
             return False
         self._retain_digests()
-        native = self._native
+        return all(
+            self._have_digests(tensors[begin:end], chosen[begin]) for begin, end in _runs(chosen)
+        )
+
+    def _have_digests(self, tensors: Sequence[Tensor], first: int) -> bool:
+        """Compares tensors of positions from `first` on."""
+        key = first, first + len(tensors)
+        native = self._natives.get(key)
         if native is None or not all(map(_has_rows, tensors)):  # others are copied anew
-            parts = _parts_of(tensors)
-            native = self._native = _native_of(parts, self._digests)
+            parts = list(chain(*map(_parts_of, tensors)))
+            begin, end = (self._starts[i] for i in key)
+            native = self._natives[key] = _native_of(parts, self._digests[begin:end])
         return bool(native.is_unchanged(launch_on(self._device)))
 
     def _retain_digests(self) -> None:
@@ -127,10 +128,6 @@ def _write_digests(parts: list[_Part], num_pieces: int) -> Tensor:
     return digests
 
 
-def _num_pieces(parts: list[_Part]) -> int:
-    return _C.count_content_pieces([part for part, _ in parts])
-
-
 def _native_of(parts: list[_Part], digests: Tensor) -> _C.Content:
     return _C.Content(
         tensors=[part for part, _ in parts],
@@ -139,16 +136,21 @@ def _native_of(parts: list[_Part], digests: Tensor) -> _C.Content:
     )
 
 
-def _parts_of(tensors: Sequence[Tensor]) -> list[_Part]:
+def _parts_of(tensor: Tensor) -> list[_Part]:
     """Returns contiguous tensors with the values."""
-    parts: list[_Part] = []
-    for tensor in tensors:
-        values, is_matrix = tensor.detach() if tensor.requires_grad else tensor, tensor.dim() > 1
-        if _has_rows(values) and not values.is_contiguous():
-            parts += [(row, is_matrix) for row in values.unbind(0)]
-        else:
-            parts.append((values.contiguous(), is_matrix))
-    return parts
+    values, is_matrix = tensor.detach() if tensor.requires_grad else tensor, tensor.dim() > 1
+    if values.is_contiguous() or not _has_rows(values):
+        return [(values.contiguous(), is_matrix)]
+    return [(row, is_matrix) for row in values.unbind(0)]
+
+
+def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yields the ranges of positions that follow each other, as ranges of places."""
+    begin = 0
+    for end in range(1, len(positions) + 1):
+        if end == len(positions) or positions[end] != positions[end - 1] + 1:
+            yield begin, end
+            begin = end
 
 
 def _has_rows(tensor: Tensor) -> bool:

@@ -20,7 +20,7 @@ from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
 from peergraph_pyg.captured import captured_training, static_batch
 from peergraph_pyg.captured.static_batch import Counts
-from peergraph_pyg.data import csc_cache
+from peergraph_pyg.data import batch_structures
 from tests.adapters.pyg.captured.training import (
     BATCH,
     CLASSES,
@@ -235,7 +235,7 @@ def test_a_batch_is_the_sample(plain: Data, device: torch.device) -> None:
     assert batch.edge_index is not edges
     assert batch.edge_index.data_ptr() == edges.data_ptr()
     assert batch.n_id.data_ptr() == sample.nodes[NODE].data_ptr()
-    assert csc_cache.attached(batch.edge_index) is not None
+    assert batch_structures.attached(batch.edge_index) is not None
     assert list(batch.keys()) == list(next(iter(loader)).keys())
     other = static_batch.make_batch(loader, sample, input_id, pad_with=1)
     assert other.edge_index.data_ptr() != edges.data_ptr()
