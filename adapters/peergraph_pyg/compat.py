@@ -42,10 +42,6 @@ full_graph_patches = Patches("torch_geometric", PYG)
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
-# Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
-_GLOBAL_HOOKS = tuple(
-    f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
-)
 _STEP_HOOKS = tuple(
     f"_{step}_forward{kind}_hooks"
     for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
@@ -167,12 +163,16 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _has_global_hooks() -> bool:
-    # A generator would take several times as long.
-    for name in _GLOBAL_HOOKS:  # noqa: SIM110
+    try:  # by name: layers of many relations ask for each of them
+        return bool(
+            nn_module._global_forward_hooks
+            or nn_module._global_forward_pre_hooks
+            or nn_module._global_backward_hooks
+            or nn_module._global_backward_pre_hooks
+        )
+    except AttributeError:
         # A release of torch that keeps hooks elsewhere may have some that we do not see.
-        if getattr(nn_module, name, True):
-            return True
-    return False
+        return True
 
 
 def has_forward_hooks(module: torch.nn.Module) -> bool:

@@ -36,13 +36,17 @@ def with_isolated_rows(
     count, dtype = x.shape[0], first.dtype
     if first.shape[0] == count:
         return first
+
+    def total(parameters: Sequence[Tensor]) -> Tensor:
+        of_all = layers.total_of(parameters)
+        return (of_all if factor == 1 else of_all * factor).to(dtype)
+
     if not weights:
-        bias = layers.total_of(biases) * factor if biases else first.new_zeros(first.shape[1])
-        return TailedRows.of(first, bias.to(dtype), count)
+        bias = total(biases) if biases else first.new_zeros(first.shape[1])
+        return TailedRows.of(first, bias, count)
 
     def tail(begin: int, end: int) -> Tensor:
-        weight = (layers.total_of(weights) * factor).to(dtype)
-        bias = (layers.total_of(biases) * factor).to(dtype) if biases else None
+        weight, bias = total(weights), total(biases) if biases else None
         rows = _rows_in(x, begin, end, dtype)
         return without_autocast(lambda: F.linear(rows, weight, bias))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -205,11 +205,34 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
                 ``decomposed_layers``, which has PyG aggregate a few columns at a time, makes no
                 difference.
         """
+        self._require_class()
+        return self._require_own_settings(by_columns)
+
+    @classmethod
+    def _require_class(cls, *names: str) -> None:
+        """Raises Unsupported for a mode of torch, or for methods that the user's class overrides.
+
+        Args:
+            names: further methods that a fused path skips.
+        """
         if not torch.compiler.is_compiling():
             require(not compat.is_traced(), "the model is traced")
             # These differentiate by another mechanism than autograd.
             require(not compat.has_function_transform(), "there is a transform of torch.func")
             require(not compat.has_forward_mode(), "there is forward-mode autograd")
+        pyg_class = cls.pyg_class
+        for name in _METHODS:
+            if getattr(cls, name) is not getattr(pyg_class, name):
+                raise Unsupported(f"{name} is overridden")
+        _require_steps(cls, cls, names)
+
+    def _require_own_settings(self, by_columns: bool = False, steps: Collection[str] = ()) -> str:
+        """As :meth:`_require_settings`, without what all layers of the class have in common.
+
+        Args:
+            by_columns: as there.
+            steps: further methods that the layer may not override.
+        """
         require(not self.explain, "the layer is being explained")
         require(self.decomposed_layers == 1 or by_columns, "decomposed_layers is set")
         if self.flow != "source_to_target":
@@ -217,9 +240,9 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         hook = compat.step_hook(self)
         if hook is not None:
             raise Unsupported(f"there are hooks ({hook})")
-        cls, pyg_class, own = type(self), self.pyg_class, self.__dict__
-        for name in _METHODS:
-            if getattr(cls, name) is not getattr(pyg_class, name) or name in own:
+        own = self.__dict__
+        for name in (*_METHODS, *steps):
+            if name in own:
                 raise Unsupported(f"{name} is overridden")
         aggregation = self.aggr_module
         reduce = _REDUCE.get(type(aggregation))
@@ -230,11 +253,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
     def _require_steps(self, *names: str) -> None:
         """Raises Unsupported if the user overrode one of the methods that a fused path skips."""
-        fused = next(cls for cls in type(self).__mro__ if "pyg_class" in vars(cls))
-        for name in names:
-            code = getattr(getattr(self, name), "__code__", None)
-            if code is not getattr(fused, name).__code__:
-                raise Unsupported(f"{name} is overridden")
+        _require_steps(self, type(self), names)
 
     def _structure(
         self,
@@ -306,3 +325,14 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             raise Unsupported(f"x is {list(x.shape)}")
         if x.device != edge_index.device or not (x.is_cpu or supports(x.device)):
             raise Unsupported(f"x is on {x.device}")
+
+
+def _require_steps(owner: Any, cls: type, names: Iterable[str]) -> None:
+    """Raises Unsupported for methods of a layer, or of its class, that are not those of a fused
+    layer.
+    """
+    fused = next(each for each in cls.__mro__ if "pyg_class" in vars(each))
+    for name in names:
+        code = getattr(getattr(owner, name), "__code__", None)
+        if code is not getattr(fused, name).__code__:
+            raise Unsupported(f"{name} is overridden")

@@ -38,21 +38,29 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
         relations: edge types and their layers.
         call: the arguments of the HeteroConv.
     """
-    by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
+    by_kind: dict[_Kind, dict[EdgeType, _Parameters]] = {}
+    classes: set[type] = set()
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
             try:
-                kind = _kind(edge_type, layer, call)
+                if type(layer) not in classes:  # as often as there are classes, not relations
+                    layer._require_class(*_STEPS)
+                    classes.add(type(layer))
+                kind, parameters = _kind(edge_type, layer, call)
             except Unsupported as reason:
                 note(f"forward: {' '.join(edge_type)} alone, {reason}")
             else:
-                by_kind.setdefault(kind, {})[edge_type] = layer
+                by_kind.setdefault(kind, {})[edge_type] = parameters
     note_single_layers(by_kind.values())
     return [
-        _JoinedSums(layers_of_kind, kind, call)
-        for kind, layers_of_kind in by_kind.items()
-        if len(layers_of_kind) > 1
+        _JoinedSums(parameters_of_kind, kind, call)
+        for kind, parameters_of_kind in by_kind.items()
+        if len(parameters_of_kind) > 1
     ]
+
+
+_STEPS = ("propagate", "forward")
+"""The methods that a joined layer does not call."""
 
 
 class _Kind(NamedTuple):
@@ -66,52 +74,68 @@ class _Kind(NamedTuple):
     parameters: torch.dtype
 
 
-def _maps(layer: Any) -> tuple[Any, Any]:
-    """Returns the maps of sums, and of the destinations' own rows or None."""
-    if type(layer) is convs.GraphConv:
-        return layer.lin_rel, layer.lin_root
-    return layer.lin_l, layer.lin_r if layer.root_weight else None
+class _Parameters(NamedTuple):
+    """The parameters of a relation: those of :class:`SumRelation`."""
+
+    weight: Tensor
+    self_weight: Tensor | None
+    bias: Tensor | None
 
 
-def _kind(edge_type: EdgeType, layer: Any, call: Call) -> _Kind:
-    """Returns the kind of a relation; raises Unsupported if it runs alone."""
+def _kind(edge_type: EdgeType, layer: Any, call: Call) -> tuple[_Kind, _Parameters]:
+    """Returns the kind of a relation, whose layer's class is supported, and its parameters; raises
+    Unsupported if it runs alone.
+    """
     edges, weights = call.edges[edge_type], call.edge_weights.get(edge_type)
+    maps = layer._modules
     if type(layer) is convs.SAGEConv:
         require(not layer.project, "its sources are projected first")
         require(not layer.normalize, "its results are normalised")
         require(weights is None, "SAGEConv takes no weights of edges")
+        to_rows, to_self = maps["lin_l"], maps["lin_r"] if layer.root_weight else None
+    else:
+        to_rows, to_self = maps["lin_rel"], maps["lin_root"]
     require(not compat.has_hooks(layer), "there are hooks of the layer")
     if not is_edge_index(edges) or not supports(edges.device):
         raise Unsupported(f"edge_index is a {kind_of(edges)}, or on another kind of device")
-    reduce = layer._require_settings()
-    layer._require_steps("propagate", "forward")
+    reduce = layer._require_own_settings(steps=_STEPS)
     if reduce not in ("sum", "mean"):
         raise Unsupported(f"aggr is {layer.aggr}")
     ends: tuple[Any, Any] = call.x.get(edge_type[0]), call.x.get(edge_type[2])
-    to_rows, to_self = _maps(layer)
-    of_rows, bias = weight_and_bias(to_rows)
-    parameters = of_rows.dtype
-    dtypes = {parameters}
-    for linear, x in zip((to_rows, to_self), ends, strict=True):
-        if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
-            raise Unsupported(f"x is a {kind_of(x)}, without columns or on another device")
-        if linear is None:
-            continue
-        weight, its_bias = weight_and_bias(linear)
-        plain = is_plain_map(linear) and (linear is to_rows or its_bias is None)
-        require(plain, "a map is the user's, or has hooks")
-        fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.shape[1]
-        require(fits, "weights do not fit")
-        dtypes.add(weight.dtype)
-    if bias is not None:
-        require(is_plain(bias), "the bias is of another kind")
-        dtypes.add(bias.dtype)
-    require(len(dtypes) == 1, "parameters have several dtypes")
-    dtype = product_dtype(edges.device, parameters, ends[0].dtype, ends[1].dtype)
+    source, target = ends
+    weight, bias = _weight_and_bias(to_rows, source, edges)
+    self_weight, self_bias = None, None
+    if to_self is not None:
+        self_weight, self_bias = _weight_and_bias(to_self, target, edges)
+    elif target is not source:
+        _require_features(target, edges)
+    require(self_bias is None, "a map is the user's, or has hooks")
+    require(bias is None or is_plain(bias), "the bias is of another kind")
+    parameters = weight.dtype
+    same = self_weight is None or self_weight.dtype == parameters
+    require(same and (bias is None or bias.dtype == parameters), "parameters have several dtypes")
+    dtype = product_dtype(edges.device, parameters, source.dtype, target.dtype)
     if dtype is None:
-        raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
-    _require_weights(weights, edges, ends[0])
-    return _Kind(reduce, of_rows.shape[0], edges.device, dtype, parameters)
+        raise Unsupported(f"x is {source.dtype} and {target.dtype}, weights {parameters}")
+    _require_weights(weights, edges, source)
+    kind = _Kind(reduce, weight.shape[0], edges.device, dtype, parameters)
+    return kind, _Parameters(weight, self_weight, bias)
+
+
+def _require_features(x: Any, edges: Tensor) -> None:
+    """Raises Unsupported unless `x` is a matrix on the device of the edges."""
+    if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
+        raise Unsupported(f"x is a {kind_of(x)}, without columns or on another device")
+
+
+def _weight_and_bias(linear: Any, x: Any, edges: Tensor) -> tuple[Tensor, Any]:
+    """Returns the parameters of a map of features; raises Unsupported unless it is PyG's own."""
+    _require_features(x, edges)
+    require(is_plain_map(linear), "a map is the user's, or has hooks")
+    weight, bias = weight_and_bias(linear)
+    fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.shape[1]
+    require(fits, "weights do not fit")
+    return weight, bias
 
 
 def _require_weights(weights: Any, edges: Tensor, x: Tensor) -> None:
@@ -135,12 +159,14 @@ class _JoinedSums(JoinedLayers):
     """SAGE and Graph layers of one kind.
 
     Args:
-        layers: by edge type.
+        layers: the parameters of the layers by edge type.
         kind: what they have in common.
         call: the arguments of the HeteroConv.
     """
 
-    def __init__(self, layers: Mapping[EdgeType, Any], kind: _Kind, call: Call) -> None:
+    layers: Mapping[EdgeType, _Parameters]
+
+    def __init__(self, layers: Mapping[EdgeType, _Parameters], kind: _Kind, call: Call) -> None:
         super().__init__(layers)
         self._kind, self._call = kind, call
 
@@ -173,12 +199,9 @@ class _JoinedSums(JoinedLayers):
         x = [firsts[i] for i in range(len(reads))]
         has_own = [False] * len(node_types)
         parameters, relations, weights = [], [], []
-        for output, (edge_type, layer) in zip(outputs, self.layers.items(), strict=True):
-            to_rows, to_self = _maps(layer)
-            has_own[output] |= to_self is not None
-            weight, bias = weight_and_bias(to_rows)
-            self_weight = None if to_self is None else weight_and_bias(to_self)[0]
-            parameters.append(SumRelation(output, weight, self_weight, bias))
+        for output, (edge_type, of_layer) in zip(outputs, self.layers.items(), strict=True):
+            has_own[output] |= of_layer.self_weight is not None
+            parameters.append(SumRelation(output, *of_layer))
             source = numbers[edge_type[0]]
             edges, rows = call.edges[edge_type], x[source].shape[0]
             relations.append(Relation(edges, rows, output, sources=source))
@@ -200,18 +223,18 @@ class _JoinedSums(JoinedLayers):
             order = "after their products" if multiplies_first else "before their products"
             count = len(self.layers)
             note(f"forward: peergraph, {kind.reduce} of {count} relations in one pass, {order}")
+        by_output: list[list[SumRelation]] = [[] for _ in results]
+        for each in parameters:
+            by_output[each.output].append(each)
         return [
-            self._all_rows(first, call.x[node_type], parameters, output, factor)
-            for output, (first, node_type, factor) in enumerate(
-                zip(results, node_types, factors, strict=True)
+            self._all_rows(first, call.x[node_type], of_output, factor)
+            for first, node_type, of_output, factor in zip(
+                results, node_types, by_output, factors, strict=True
             )
         ]
 
     @staticmethod
-    def _all_rows(
-        first: Tensor, x: Tensor, parameters: list[SumRelation], output: int, factor: float
-    ) -> Tensor:
-        of_output = [each for each in parameters if each.output == output]
+    def _all_rows(first: Tensor, x: Tensor, of_output: list[SumRelation], factor: float) -> Tensor:
         biases = [each.bias for each in of_output if each.bias is not None]
         own = [each.self_weight for each in of_output if each.self_weight is not None]
         return with_isolated_rows(first, x, own, biases, factor)
@@ -272,6 +295,8 @@ class _Inputs:
                 weighted=weighted,
                 check=check and not has_static_shapes(),
                 gradients=gradients and need_gradients(features),
+                # A loader knows them of its batches.
+                bounds=None if check else sizes_with_edges(self.relations, self.sizes),
                 fixed=has_static_shapes(),
             ),
         )

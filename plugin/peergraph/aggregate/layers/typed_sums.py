@@ -74,11 +74,12 @@ def typed_sage(
     dtype = relations[0].weight.dtype if dtype is None else dtype
     factors = [1.0] * len(edges.rows) if scales is None else scales
     weights = [() if edge_weights is None else edge_weights for _ in edges.groups]
-    biases = [_bias(relations, output, factor) for output, factor in enumerate(factors)]
+    by_output = _by_output(relations, len(factors))
+    biases = [_bias(*each) for each in zip(by_output, factors, strict=True)]
     return sum_and_multiply(
         edges,
         features,
-        [_matrices(group, relations, factors) for group in edges.groups],
+        [_matrices(group, relations, by_output, factors) for group in edges.groups],
         biases,
         [
             _edge_values(group, each, features[group.features[0]].dtype)
@@ -144,11 +145,12 @@ def typed_sage_of_products(
     rows = products[0] if len(products) == 1 else torch.cat(products)
     sums = split_results(spmm(edges.matrix, Sum(message, "sum", rows, values)), edges.rows, used)
     results = []
-    for output, (total, mine, factor) in enumerate(zip(sums, own, factors, strict=True)):
-        bias = _bias(relations, output, factor)
+    by_output = _by_output(relations, len(factors))
+    for of_output, total, mine, factor in zip(by_output, sums, own, factors, strict=True):
+        bias = _bias(of_output, factor)
         bias = None if bias is None else bias.to(dtype)
         if mine is not None:
-            weight = _scaled(_self_weight(relations, output), factor).to(dtype)
+            weight = _scaled(_self_weight(of_output), factor).to(dtype)
             total = total + F.linear(features[mine][: len(total)].to(dtype), weight, bias)
         else:
             total = total.clone() if bias is None else total + bias
@@ -228,14 +230,25 @@ def _check_reduction(reduce: str) -> None:
         raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
 
 
-def _self_weight(relations: Sequence[SumRelation], output: int) -> Tensor:
+def _by_output(relations: Sequence[SumRelation], count: int) -> list[list[SumRelation]]:
+    """Returns the relations of each of `count` results."""
+    by_output: list[list[SumRelation]] = [[] for _ in range(count)]
+    for each in relations:
+        by_output[each.output].append(each)
+    return by_output
+
+
+def _self_weight(of_output: Sequence[SumRelation]) -> Tensor:
     """Returns the sum of the weights of the destinations' own rows of a result."""
-    of_output = [each.self_weight for each in relations if each.output == output]
-    return total_of([weight for weight in of_output if weight is not None])
+    weights = [each.self_weight for each in of_output]
+    return total_of([weight for weight in weights if weight is not None])
 
 
 def _matrices(
-    group: BlockGroup, relations: Sequence[SumRelation], factors: Sequence[float]
+    group: BlockGroup,
+    relations: Sequence[SumRelation],
+    by_output: Sequence[Sequence[SumRelation]],
+    factors: Sequence[float],
 ) -> list[Tensor]:
     """Returns [out, columns of its blocks] for each product of a group."""
     matrices = []
@@ -244,7 +257,7 @@ def _matrices(
         for block in product.blocks:
             relation = group.relations[block]
             if relation is None:
-                parts.append(_self_weight(relations, product.output))
+                parts.append(_self_weight(by_output[product.output]))
             else:
                 parts.append(relations[relation].weight)
         matrix = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
@@ -252,10 +265,10 @@ def _matrices(
     return matrices
 
 
-def _bias(relations: Sequence[SumRelation], output: int, factor: float) -> Tensor | None:
+def _bias(of_output: Sequence[SumRelation], factor: float) -> Tensor | None:
     """Returns the sum of the biases of a result, times a factor."""
-    of_output = [each.bias for each in relations if each.output == output]
-    there = [bias for bias in of_output if bias is not None]
+    biases = [each.bias for each in of_output]
+    there = [bias for bias in biases if bias is not None]
     return _scaled(total_of(there), factor) if there else None
 
 

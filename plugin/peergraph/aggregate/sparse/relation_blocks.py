@@ -26,7 +26,7 @@ from peergraph.aggregate.sparse.index_tensors import (
     distinct,
     group_by,
 )
-from peergraph.aggregate.sparse.joined_edges import KeyedEdges, matrix_of_all
+from peergraph.aggregate.sparse.joined_edges import MAX_EDGES, KeyedEdges, matrix_of_all
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
@@ -138,6 +138,8 @@ class RelationBlocks:
         weighted: whether edges have weights: see :meth:`weights`.
         check: verify the ids. The shapes are always verified.
         gradients: whether gradients of features will be needed: makes the transposes.
+        bounds: for each result, a bound of the destinations that have edges, which are the rows
+            then; None: it is looked up.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
             needs: all destinations have rows, for each block.
 
@@ -160,6 +162,7 @@ class RelationBlocks:
         weighted: bool = False,
         check: bool = True,
         gradients: bool = False,
+        bounds: Sequence[int] | None = None,
         fixed: bool = False,
     ) -> None:
         if not relations:
@@ -168,8 +171,13 @@ class RelationBlocks:
         """The device of all tensors."""
         for i, relation in enumerate(relations):
             check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
-        self.rows = list(sizes) if fixed else destinations_with_edges(relations, sizes)
-        """For each result, the destinations that it has: up to the last one with edges, or all."""
+        if fixed:
+            self.rows = list(sizes)
+        elif bounds is None:
+            self.rows = destinations_with_edges(relations, sizes)
+        else:
+            self.rows = _without_long_tails(bounds, sizes)
+        """For each result, the destinations that it has: at least up to the last one with edges."""
         of_features = [0] * len(num_rows) if groups is None else groups
         self.groups: list[BlockGroup] = []
         """The groups that have blocks."""
@@ -272,6 +280,11 @@ def destinations_with_edges(relations: Sequence[Relation], sizes: Sequence[int])
     # The first place where as many destinations have edges as have some up to the end of the type.
     last: list[int] = torch.searchsorted(before, ends).tolist()
     counts = [max(0, end - first) for end, first in zip(last, starts, strict=False)]
+    return _without_long_tails(counts, sizes)
+
+
+def _without_long_tails(counts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Returns the counts; where few more destinations follow, the size."""
     return [
         size if size - count <= size // _LONG_TAIL else count
         for count, size in zip(counts, sizes, strict=True)
@@ -316,7 +329,10 @@ def _group(
         for output, of in enumerate(of_output)
         if of
     ]
-    if fixed:
+    # A row for each destination and block, if that does not take too many.
+    num_rows_of_all, num_edges = first_row[-1], sum(counts)
+    may_fit = num_rows_of_all <= max(_FEW_ROWS, _MOST_ROWS * num_edges)
+    if fixed or (may_fit and max(num_rows_of_all, num_edges, num_columns) <= MAX_EDGES):
         keyed = [
             KeyedEdges(
                 each.edges[0],
@@ -330,54 +346,44 @@ def _group(
             for each, place in zip(blocks, places, strict=True)
         ]
         matrix = matrix_of_all(
-            keyed, first_row[-1], num_columns, edge_ids=weighted, gradients=gradients
+            keyed, num_rows_of_all, num_columns, edge_ids=weighted, gradients=gradients
         )
         matrix.has_edge_operands = weighted
-        return group_of(matrix=matrix, products=products)
-    # By block: first column, first sum, sums of a destination, first destination, edges.
+        if fixed or num_rows_of_all <= _FEW_ROWS or _has_few_empty_rows(matrix):
+            return group_of(matrix=matrix, products=products)
+    # Only pairs of a block and a destination that have edges. By block: first column, first
+    # destination, edges.
     table = torch.tensor(
         [
             [first_column[each.feature] for each in blocks],
-            [first_row[each.output] + place for each, place in zip(blocks, places, strict=True)],
-            [len(of_output[each.output]) for each in blocks],
             [first_owner[each.output] for each in blocks],
             counts,
         ]
     ).to(device)
     columns, destinations = torch.cat([each.edges for each in blocks], 1).unbind()
     numbers = torch.arange(len(blocks), device=device).repeat_interleave(
-        table[4], output_size=sum(counts)
+        table[2], output_size=num_edges
     )
-    dtype = torch.int32 if max(first_row[-1], *counts, num_columns) < 2**31 - 1 else torch.int64
-    columns = (columns + table[0][numbers]).to(dtype)
-    keys = torch.addcmul(table[1][numbers], destinations, table[2][numbers])
-    owners, sums = None, {}
-    if _fits(keys, first_row[-1]):
-        matrix = _matrix(keys.to(dtype), columns, first_row[-1], num_columns, weighted)
-    else:
-        keys = (destinations + table[3][numbers]).add_(numbers, alpha=first_owner[-1])
-        pairs, places_of_edges = distinct(keys, first_owner[-1] * len(blocks))
-        matrix = _matrix(places_of_edges, columns, len(pairs), num_columns, weighted)
-        starts = [first_owner[-1] * block for block in range(len(blocks) + 1)]
-        cuts: list[int] = cuts_of(pairs, starts).tolist()
-        products = [
-            BlockProduct(first, last, [block], blocks[block].output)
-            for block, (first, last) in enumerate(pairwise(cuts))
-        ]
-        owners = pairs % first_owner[-1] if len(pairs) else pairs
-        sums = _sums(owners, first_owner, products)
+    small = max(first_owner[-1] * len(blocks), num_edges, num_columns) < 2**31 - 1
+    columns = (columns + table[0][numbers]).to(torch.int32 if small else torch.int64)
+    keys = (destinations + table[1][numbers]).add_(numbers, alpha=first_owner[-1])
+    pairs, places_of_edges = distinct(keys, first_owner[-1] * len(blocks))
+    matrix = _matrix(places_of_edges, columns, len(pairs), num_columns, weighted)
+    starts = [first_owner[-1] * block for block in range(len(blocks) + 1)]
+    cuts: list[int] = cuts_of(pairs, starts).tolist()
+    products = [
+        BlockProduct(first, last, [block], blocks[block].output)
+        for block, (first, last) in enumerate(pairwise(cuts))
+    ]
+    owners = pairs % first_owner[-1] if len(pairs) else pairs
+    sums = _sums(owners, first_owner, products)
     return group_of(matrix=matrix, products=products, owners=owners, sums=sums)
 
 
-def _fits(keys: Tensor, count: int) -> bool:
-    """Returns whether `count` sums are few enough, of which the keys are those with edges."""
-    if count <= _FEW_ROWS:
-        return True
-    if count > _MOST_ROWS * len(keys):
-        return False
-    flags = torch.zeros(count, dtype=torch.bool, device=keys.device)
-    flags.index_fill_(0, keys, True)
-    return count <= _MOST_ROWS * int(flags.sum())
+def _has_few_empty_rows(matrix: EdgeMatrix) -> bool:
+    """Returns whether enough rows have edges."""
+    with_edges = int(torch.count_nonzero(matrix.indptr.diff()))
+    return matrix.num_destinations <= _MOST_ROWS * with_edges
 
 
 def _matrix(
@@ -410,10 +416,13 @@ def _sums(
     indptr, indices, _ = group_by(
         owners.to(torch.int32), rows, starts[-1], len(owners), torch.int32
     )
+    by_output: dict[int, list[BlockProduct]] = {}
+    for product in products:
+        by_output.setdefault(product.output, []).append(product)
     sums = {}
-    for output, (first, last) in enumerate(pairwise(starts)):
-        of_output = [product for product in products if product.output == output]
-        if of_output and last > first:
+    for output, of_output in by_output.items():
+        first, last = starts[output], starts[output + 1]
+        if last > first:
             begin, end = of_output[0].first, of_output[-1].last
             matrix = EdgeMatrix(
                 indptr[first : last + 1] - begin,
