@@ -112,7 +112,7 @@ def attachment_of(edge_index: Tensor) -> tuple[Attachment | None, Tensor]:
 def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
     """Returns what is attached to each edge index; None unless all have something attached.
 
-    A GPU compares the edges of a batch by one launch, or a few.
+    Those without edges need nothing. A GPU compares the edges of a batch by one launch, or a few.
 
     Args:
         edge_indices: each as for :func:`attached`.
@@ -124,6 +124,8 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
         attachment = attachment_at(edge_index)
         whole = None if attachment is None else attachment.reference()
         if attachment is None or whole is None:
+            if edge_index.layout == torch.strided and edge_index.shape == (2, 0):
+                continue
             return None
         if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
             return None
@@ -139,7 +141,7 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
     unchanged = all(
         batch.contents.match(tensors, positions) for batch, tensors, positions in by_batch.values()
     )
-    return attachments if unchanged else None
+    return attachments if attachments and unchanged else None
 
 
 def attachment_at(edge_index: Tensor) -> Attachment | None:

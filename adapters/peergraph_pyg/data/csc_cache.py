@@ -47,7 +47,7 @@ class _Entry:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self.attachments = attachments
-        """What a loader attached to all of the tensors; None if it did not."""
+        """What a loader attached to all tensors that have edges; None if it did not."""
         self._shapes = [tensor.shape for tensor in tensors]
         is_attached = attachments is not None
         self._contents = None if is_attached else Contents(list(map(plain, tensors)))
@@ -67,9 +67,9 @@ class _Entry:
             return self._contents.match(list(map(plain, tensors)))
         if attachments is None or self.attachments is None:
             return False
-        pairs = zip(self.attachments, attachments, strict=True)
-        has_same = all(before is now for before, now in pairs)
-        return has_same and self._shapes == [tensor.shape for tensor in tensors]
+        if self._shapes != [tensor.shape for tensor in tensors]:
+            return False
+        return list(map(id, self.attachments)) == list(map(id, attachments))
 
     def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)
@@ -263,7 +263,9 @@ def sizes_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> lis
     for relation in relations:
         node_type, edges = relation.destinations, relation.edge_index
         attachment, count = attachment_at(edges), None
-        if attachment is not None:
+        if edges.shape[1] == 0:
+            count = 0
+        elif attachment is not None:
             count = attachment.structure.num_destinations(edges.shape[1])
         size = sizes[node_type]
         bounds[node_type] = max(bounds[node_type], size if count is None else min(count, size))

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GAT, GIN, GraphSAGE, to_hetero
+from torch_geometric.nn import GAT, GIN, GraphSAGE, HeteroConv, SAGEConv, to_hetero
 
+import peergraph
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data import batch_structures, csc_cache
@@ -277,6 +278,41 @@ def test_blocks_of_relations(device: torch.device) -> None:
     for node_type, values in expected.items():
         if values is not None:
             torch.testing.assert_close(result[node_type], values, rtol=1e-4, atol=1e-4)
+
+
+def test_relations_of_a_batch_are_compared_together(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids of a batch are not verified, though a relation has no edges; written edges are read."""
+    data = random_hetero()
+    del data["venue", "prints", "paper"], data["venue"]
+    data["paper", "retracts", "paper"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    shared = peergraph_pyg.share(data, device=device)
+    seeds = ("paper", torch.arange(8))
+    batch = next(iter(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=8)))
+    x = {key: rows.double() for key, rows in batch.x_dict.items()}
+    widths = {key: rows.shape[1] for key, rows in x.items()}
+    theirs = HeteroConv({t: SAGEConv((widths[t[0]], widths[t[2]]), 5) for t in batch.edge_types})
+    theirs = theirs.to(device, torch.float64)
+    ours = accelerate(copy.deepcopy(theirs))
+
+    def compare() -> None:
+        expected, result = (layer(x, batch.edge_index_dict) for layer in (theirs, ours))
+        for node_type, values in expected.items():
+            torch.testing.assert_close(result[node_type] + 0, values, rtol=1e-10, atol=1e-10)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("ids were verified")
+
+    with monkeypatch.context() as patches:
+        patches.setattr("peergraph.aggregate.sparse.typed_edges.check_range", refuse)
+        compare()
+    written = batch["author", "writes", "paper"].edge_index
+    written[0] = written[0].flip(0).clone()
+    compare()
+    assert batch_structures.attached(written) is None
+    assert batch_structures.attached(batch["paper", "cites", "paper"].edge_index) is not None
+    peergraph.synchronize(device)
 
 
 def test_blocks_of_stores(device: torch.device) -> None:
