@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -24,21 +25,23 @@ def allow_rounding(
 ) -> list[Observation]:
     """Sets what values of plain tensors allow: some times their distance from another plain run.
 
-    That is a run in float64; of programs in float64, one on features, and with parameters after a
-    step, that are changed as much as rounding does: a loss that is zero, say, has gradients that
-    consist of rounding, and of scores that are equal a small change selects one. Optimizers make
-    steps of one size from gradients of any size: after a step, autocast's rounding may be anything.
-    So may be what follows where a program of other numbers raises, because it selects no rows, say,
-    or where torch refuses the gradients of values that `.data` has changed, once it sees the write.
+    That is a run in float64; of programs in float64, two on features, and with parameters after a
+    step, that are changed as much as rounding does, up and down: a loss that is zero, say, has
+    gradients that consist of rounding, and of scores that are equal a small change selects one.
+    Optimizers make steps of one size from gradients of any size: after a step, autocast's rounding
+    may be anything. So may be what follows where a program of other numbers raises, because it
+    selects no rows, say, or where torch refuses the gradients of values that `.data` has changed,
+    once it sees the write.
     """
     is_double = where.dtype == "float64"
-    exact = Scene(seed, replace(where, dtype="float64"), is_plain=True)
-    if is_double:
-        exact.names["x"].mul_(1 + NUDGE)
-        exact.names["nudge"] = _nudge
-        end = _run(exact, [f"{line}; nudge(optimizer)" if line == STEP else line for line in lines])
-    else:
-        end = _run(exact, lines)
+    runs, end = [], len(lines)
+    nudged = [f"{line}; nudge(optimizer)" if line == STEP else line for line in lines]
+    for amount in (NUDGE, -NUDGE) if is_double else (0.0,):
+        exact = Scene(seed, replace(where, dtype="float64"), is_plain=True)
+        exact.names["x"].mul_(1 + amount)
+        exact.names["nudge"] = partial(_nudge, amount)
+        end = min(end, _run(exact, nudged if is_double else lines))
+        runs.append(exact.observations[: len(observations)])
     if any(map(UNSEEN_WRITE.match, lines)):
         seen = [UNSEEN_WRITE.sub(r"with torch.no_grad(): \1", line) for line in lines]
         end = min(end, _run(Scene(seed, where, is_plain=True), seen))
@@ -47,13 +50,17 @@ def allow_rounding(
     if any("autocast" in line for line in lines):
         base = OF_AUTOCAST
         end = min(end, lines.index(STEP) + 1 if STEP in lines else end)
-    for value, right in zip_longest(observations, exact.observations[: len(observations)]):
-        value.slack = np.inf
-        if right is not None and value.line < end:
+    for value in observations:
+        value.slack = 0.0
+    for run in runs:
+        for value, right in zip_longest(observations, run):
+            if right is None or value.line >= end:
+                value.slack = np.inf
+                continue
             # A gradient that is zero has rounding of the size of those that it is computed with.
-            beside = [v for v in exact.observations if v.line == value.line]
+            beside = [v for v in run if v.line == value.line]
             scale = max(map(_scale, beside if base == OF_AUTOCAST else [right]))
-            value.slack = _slack(value.value, right.value, base * scale)
+            value.slack = max(value.slack, _slack(value.value, right.value, base * scale))
     return observations
 
 
@@ -66,12 +73,12 @@ def _run(scene: Scene, lines: list[str]) -> int:
     return len(lines)
 
 
-def _nudge(optimizer: Any) -> None:
-    """Changes the parameters of an optimizer by other amounts each."""
+def _nudge(amount: float, optimizer: Any) -> None:
+    """Changes the parameters of an optimizer by up to some amount, each by another one."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             places = torch.arange(parameter.numel(), dtype=parameter.dtype)
-            parameter.data.add_((NUDGE * torch.sin(1 + places)).view(parameter.shape))
+            parameter.data.add_((amount * torch.sin(1 + places)).view(parameter.shape))
 
 
 def _scale(of: Observation) -> float:

@@ -97,13 +97,14 @@ def test_values_that_consist_of_rounding_may_differ() -> None:
     assert values[0].slack > 1e-9 > values[1].slack
 
 
-def test_equal_scores_select_any_class() -> None:
+@pytest.mark.parametrize("choice", ["argmax(1)[0]", "argmax(1)[0] == 1", "argmax(1)[0] == 2"])
+def test_equal_scores_select_any_class(choice: str) -> None:
     lines = [
         "model = nn.Linear(x.shape[1], 3, dtype=x.dtype)",
         "nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)",
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
         "optimizer.step()",
-        "check('class', model(x).argmax(1)[0])",
+        f"check('class', model(x).{choice})",
         "check('scores', model(x))",
     ]
     values = observe(lines, 1, Configuration())
