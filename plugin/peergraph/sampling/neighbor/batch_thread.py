@@ -162,7 +162,9 @@ class BatchThread:
 
         Raises:
             RuntimeError: the thread has ended, or this is a forked process.
-            What :meth:`NeighborSampler.sample` and :func:`peergraph.memory.gather_tables` raise.
+
+        Raises also what :meth:`NeighborSampler.sample` and
+        :func:`peergraph.memory.gather_tables` raise.
         """
         result = None
         # After an interrupt, a batch may be there that nobody knows of, or one that was taken.
