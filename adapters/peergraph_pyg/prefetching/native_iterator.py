@@ -17,6 +17,7 @@ from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from peergraph import PeerLostError, sampling
+from peergraph.integration import Unsupported, require
 from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import BatchRequest, BatchTables, BatchThread
 from peergraph.store import EDGE, NODE, Store
@@ -214,52 +215,59 @@ def native_iterator(
     depth: int,
     options: PrefetchOptions,
     store: Store | None,
-) -> NativeIterator | None:
-    """Returns the batches of a loader; None for one whose batches need Python on the way.
+) -> NativeIterator:
+    """Returns the batches of a loader.
 
     Args:
         loader: a loader of PyG, or a wrapper of it.
-        batches: its iterator, not begun; unchanged where this returns None.
+        batches: its iterator, not begun; unchanged where this raises.
         depth, options, store: as those of :class:`PrefetchIterator`.
+
+    Raises:
+        Unsupported: the batches need Python on the way; says why.
     """
     iterator = getattr(batches, "iterator", batches)  # PyG's gathers rows after torch's
     if store is None or type(iterator) is not _SingleProcessDataLoaderIter:
-        return None
-    if not BatchThread.is_supported(torch.device(store.device)) or not _is_fit(loader):
-        return None
+        raise Unsupported("a loader with workers or an iterator of its own, or without a store")
+    is_supported = BatchThread.is_supported(torch.device(store.device))
+    require(is_supported, "this version of torch lacks a function that a thread of C++ needs")
+    _require_fit(loader)
     sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+    require(not _are_reads_counted(sampler.core.store, store), "reads are counted")
     tables = tables_of(loader.data)
-    if tables is None or _are_reads_counted(sampler.core.store, store):
-        return None
+    if tables is None:
+        raise Unsupported("adjacency matrices, attributes that are not shared, or columns of lists")
     rows = _Rows(sampler, tables)
-    if rows.tables(sampler.core) is None:
-        return None
+    is_in_reach = rows.tables(sampler.core) is not None
+    require(is_in_reach, "rows in host memory or on disk beside a GPU, or encoded rows")
     return NativeIterator(loader, iterator, rows, depth, options, store)
 
 
-def _is_fit(loader: Any) -> bool:
-    """Returns whether nothing of a loader but the seeds and negatives of its batches, and what it
-    makes of them in the end, needs Python.
+def _require_fit(loader: Any) -> None:
+    """Raises Unsupported unless only the seeds and negatives of a loader's batches, and what it
+    makes of them in the end, need Python.
     """
     kind = NodeLoader if isinstance(loader, NodeLoader) else LinkLoader
-    if not isinstance(loader, kind) or type(loader).filter_fn is not kind.filter_fn:
-        return False
-    if getattr(loader.collate_fn, "__func__", None) is not kind.collate_fn:
-        return False
-    if loader.pin_memory or loader.batch_sampler is None:
-        return False
-    if loader.transform is not None or loader.transform_sampler_output is not None:
-        return False
+    is_pygs = isinstance(loader, kind) and type(loader).filter_fn is kind.filter_fn
+    require(is_pygs, "a loader that is not PyG's")
+    is_pygs = getattr(loader.collate_fn, "__func__", None) is kind.collate_fn
+    require(is_pygs, "a collate_fn of its own")
+    require(not loader.pin_memory, "pin_memory")
+    require(loader.batch_sampler is not None, "a loader without batches of seeds")
+    require(loader.transform is None, "a transform")
+    require(loader.transform_sampler_output is None, "a transform_sampler_output")
     sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
-    if type(sampler) is not NeighborSampler or not isinstance(loader.data, (Data, HeteroData)):
-        return False
-    if sampler.subgraph_type is SubgraphType.bidirectional:  # made of the sampled edges
-        return False
+    require(type(sampler) is NeighborSampler, f"a {type(sampler).__name__}")
+    require(isinstance(loader.data, (Data, HeteroData)), "a pair of stores")
+    made_of_edges = sampler.subgraph_type is SubgraphType.bidirectional
+    require(not made_of_edges, "subgraph_type='bidirectional'")
     inputs = vars(loader.input_data).values()
-    if any(isinstance(value, Tensor) and value.is_cuda for value in inputs):
-        return False
+    is_on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
+    require(not is_on_gpu, "seeds on a GPU")
     negatives = getattr(loader, "neg_sampling", None)
-    return negatives is None or (type(negatives) is NegativeSampling and not sampler.is_temporal)
+    is_drawn_by_pyg = negatives is None or type(negatives) is NegativeSampling
+    require(is_drawn_by_pyg, f"negatives by {type(negatives).__name__}")
+    require(negatives is None or not sampler.is_temporal, "negatives of a temporal graph")
 
 
 def _are_reads_counted(*stores: Store) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from peergraph.integration import is_split
+from peergraph.integration import Unsupported, is_split, note_fallback
 from peergraph.number_arguments import check_number
 from peergraph.store import Store
 
@@ -129,14 +129,16 @@ class PrefetchLoader:
         if self.depth == 0:
             return iterator
         device, way = _device_of(store), None
-        native = native_iterator(self.loader, iterator, self.depth, self.prefetch_options, store)
-        if native is not None:
-            return self._read(native, store)
+        options = self.prefetch_options
+        try:
+            return self._read(
+                native_iterator(self.loader, iterator, self.depth, options, store), store
+            )
+        except Unsupported as reason:
+            note_fallback(self.loader, f"a thread of Python makes the batches: {reason}")
         if self._tries_both and device.type == "cuda":
             way = _way_of(self.loader)
-        ahead = PrefetchIterator(
-            iterator, self.depth, device, self.prefetch_options, store, way=way
-        )
+        ahead = PrefetchIterator(iterator, self.depth, device, options, store, way=way)
         return self._read(ahead, store)
 
     def _read(self, ahead: Any, store: Store | None) -> Iterator[Any]:

@@ -34,13 +34,13 @@ def note(line: str) -> None:
         lines.append(line)
 
 
-def note_fallback(layer: torch.nn.Module, line: str) -> None:
-    """Does the same as :func:`note` for a step that the framework's own code runs, and logs each
-    line once.
+def note_fallback(of: object, line: str) -> None:
+    """Does the same as :func:`note` for a step of a layer that the framework's own code runs, or of
+    a loader that takes its slower way, and logs each line once.
     """
     note(line)
     if _logger.isEnabledFor(logging.INFO):
-        _log_once(f"{type(layer).__name__}: {line}")
+        _log_once(f"{type(of).__name__}: {line}")
 
 
 @lru_cache(maxsize=1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import random
 import time
@@ -324,3 +325,27 @@ def test_errors_that_kernels_reported_before_reach_the_loop() -> None:
     torch.cuda.synchronize()
     with pytest.raises(IndexError, match="60"):
         list(iterator)
+
+
+class LoggedLoader(NeighborLoader):  # type: ignore[misc]
+    """A loader of this name is logged by no other test."""
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"transform": lambda batch: batch}, "a transform"),
+        ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional'"),
+        ({"pin_memory": True}, "pin_memory"),
+        ({}, None),
+    ],
+)
+def test_the_log_says_why_a_loader_needs_python(
+    options: dict[str, Any], reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    caplog.set_level(logging.INFO, "peergraph")
+    list(peergraph_pyg.prefetch(LoggedLoader(shared, [2], batch_size=16, **options)))
+    lines = [r.getMessage() for r in caplog.records if r.name.endswith("explain_log")]
+    line = f"LoggedLoader: a thread of Python makes the batches: {reason}"
+    assert lines == ([] if reason is None else [line])
