@@ -17,6 +17,7 @@ from tests.fullgraph.fuzz.scene import Observation, Scene
 FACTOR, NUDGE = 8.0, 2e-14
 STEP = "optimizer.step()"
 OF_FLOAT64, OF_FLOAT32, OF_AUTOCAST = 0.0, 2e-5, 3e-2
+STEP_OR_GRADIENT = re.compile(r"optimizer\.step\(|autograd\.grad\(")
 UNSEEN_WRITE = re.compile(r"(\w+)\.data(?=\.\w+_\(|\[| \+= )")
 
 
@@ -28,10 +29,10 @@ def allow_rounding(
     That is a run in float64; of programs in float64, two on features, and with parameters after a
     step, that are changed as much as rounding does, up and down: a loss that is zero, say, has
     gradients that consist of rounding, and of scores that are equal a small change selects one.
-    Optimizers make steps of one size from gradients of any size: after a step, autocast's rounding
-    may be anything. So may be what follows where a program of other numbers raises, because it
-    selects no rows, say, or where torch refuses the gradients of values that `.data` has changed,
-    once it sees the write.
+    What autocast rounds to the other side of ReLU's zero has another gradient: its gradients, and
+    what follows a step, may be anything. So may be what follows where a program of other numbers
+    raises, because it selects no rows, say, or where torch refuses the gradients of values that
+    `.data` has changed, once it sees the write.
     """
     is_double = where.dtype == "float64"
     runs, end = [], len(lines)
@@ -49,12 +50,13 @@ def allow_rounding(
     base = OF_FLOAT64 if is_exact else OF_FLOAT32
     if any("autocast" in line for line in lines):
         base = OF_AUTOCAST
-        end = min(end, lines.index(STEP) + 1 if STEP in lines else end)
+        end = min([end, *(i for i, line in enumerate(lines) if STEP_OR_GRADIENT.search(line))])
     for value in observations:
         value.slack = 0.0
     for run in runs:
         for value, right in zip_longest(observations, run):
-            if right is None or value.line >= end:
+            is_gradient = "grad" in value.name
+            if right is None or value.line >= end or (base == OF_AUTOCAST and is_gradient):
                 value.slack = np.inf
                 continue
             # A gradient that is zero has rounding of the size of those that it is computed with.
