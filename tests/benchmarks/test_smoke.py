@@ -326,7 +326,7 @@ def test_small_batches_in_turns(tmp_path: Path) -> None:
     sizes = "--graph tiny/20 --cases 3-2:16 --feature-dim 8 --hidden 8"
     turns = "--layers accelerated --turns 3 --steps 4 --world 2"
     records, table = run("small_batches", tmp_path / "out.jsonl", sizes, turns)
-    makers = ["memory", "thread", "loop", "adaptive", "request"]
+    makers = ["memory", "ahead", "thread", "loop", "adaptive", "request"]
     assert [r["way"] for r in records] == makers
     assert {r["part"] for r in records} == {"turns"}
     assert all(r["iterations"] == 3 and r["over_memory"] > 0 for r in records)

@@ -26,7 +26,7 @@ PACKAGES = {
     Path(module.__file__ or "").parent: folder
     for module, folder in ((peergraph, "plugin"), (peergraph_pyg, "adapters"))
 }
-MOST = 17
+MOST = 18
 
 
 def listed_files() -> list[str]:
