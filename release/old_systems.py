@@ -67,6 +67,6 @@ def link_options(folder: Path, machine: str = "") -> str:
             (folder / f"{linked}.so").symlink_to(name)
     # The compiler's own libc_nonshared.a has `atexit`. The C library is linked last: C++'s threads
     # are found here, and not in a `-lpthread` that comes before the C++ library.
-    needed = f"AS_NEEDED ( {LOADERS[machine]} libpthread.so.0 )"
-    (folder / "libc.so").write_text(f"GROUP ( libc.so.6 libc_nonshared.a {needed} )\n")
+    as_needed = f"AS_NEEDED ( {LOADERS[machine]} libpthread.so.0 )"
+    (folder / "libc.so").write_text(f"GROUP ( libc.so.6 libc_nonshared.a {as_needed} )\n")
     return f"-L{folder} -static-libstdc++ {folder / 'compat.o'}"

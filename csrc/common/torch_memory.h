@@ -62,7 +62,7 @@ class TorchTensor {
     return data;
   }
 
-  /// Gives the tensor away.
+  /// Releases the tensor, which the caller then owns.
   void* release() { return std::exchange(tensor_, nullptr); }
 
  private:
@@ -75,7 +75,7 @@ class TorchTensor {
   void* tensor_ = nullptr;
 };
 
-/// Makes a stream of torch's the calling thread's for a scope; does nothing on the CPU.
+/// Makes a stream the current one of the calling thread, within a scope; does nothing on the CPU.
 class TorchStream {
  public:
   TorchStream(const TorchFunctions& torch, int32_t device, uintptr_t stream) : torch_(torch) {

@@ -27,7 +27,7 @@ void StreamEvent::record(uintptr_t stream) {
 
 void StreamEvent::synchronize() const { PG_CUDA_CHECK(cudaEventSynchronize(event_at(event_))); }
 
-void StreamEvent::hold_back(uintptr_t stream) const {
+void StreamEvent::block(uintptr_t stream) const {
   const DeviceGuard guard(device_);
   PG_CUDA_CHECK(cudaStreamWaitEvent(stream_at(stream), event_at(event_), 0));
 }

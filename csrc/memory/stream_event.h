@@ -14,14 +14,14 @@ class StreamEvent {
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
 
-  /// Puts the event behind all work of a stream so far.
+  /// Records the event after all work that a stream has got so far.
   void record(uintptr_t stream);
 
   /// Lets the host wait for the event; returns at once if it was never recorded.
   void synchronize() const;
 
   /// Lets later work of a stream wait for the event.
-  void hold_back(uintptr_t stream) const;
+  void block(uintptr_t stream) const;
 
  private:
   int device_;

@@ -227,7 +227,7 @@ def tables_of(
     for owner, storage, of_edges in parts:
         is_row = storage.is_edge_attr if of_edges else storage.is_node_attr
         rows = _SharedRows()
-        if any(is_row(key) and _is_elsewhere(value) for key, value in storage.items()):
+        if any(is_row(key) and _is_selected_by_pyg(value) for key, value in storage.items()):
             return None
         for key, value in _shared_rows(storage, is_row):
             if type(value) is LazyTable:
@@ -241,7 +241,7 @@ def tables_of(
     return tables
 
 
-def _is_elsewhere(value: Any) -> bool:
+def _is_selected_by_pyg(value: Any) -> bool:
     """Returns whether an attribute is a matrix of edges, or has rows that are not a store's."""
     is_array = isinstance(value, (Tensor, np.ndarray)) and not isinstance(value, StoreTensor)
     return is_array or isinstance(value, ADJACENCY_TYPES)

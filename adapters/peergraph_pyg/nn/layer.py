@@ -227,7 +227,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         _require_steps(cls, cls, names)
 
     def _require_own_settings(self, by_columns: bool = False, steps: Collection[str] = ()) -> str:
-        """As :meth:`_require_settings`, without what all layers of the class have in common.
+        """As :meth:`_require_settings`, but checks only what layers of one class may differ in.
 
         Args:
             by_columns: as there.

@@ -18,7 +18,7 @@ class LoopRng:
         self._state: Tensor | None = torch.get_rng_state()
 
     def follow(self, state: Tensor | None) -> int | None:
-        """Sets torch's CPU generator to the state that it would have if the loop had made a batch.
+        """Sets torch's CPU generator to the state in which making a batch would have left it.
 
         If the loop itself has drawn from the generator, the generator stays the loop's from then
         on, and this returns a seed for later batches.

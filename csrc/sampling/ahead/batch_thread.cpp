@@ -47,9 +47,9 @@ struct BatchThread::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  // In the order of the requests; the first `made` ones are made, and the next one may be in work.
+  // In the order of the requests; the first `num_ready` are ready, and the next one may be in work.
   std::deque<std::unique_ptr<Batch>> batches;
-  size_t made = 0;
+  size_t num_ready = 0;
   bool closed = false;
   std::thread thread;
 
@@ -65,9 +65,9 @@ struct BatchThread::State {
       Batch* batch = nullptr;
       {
         std::unique_lock<std::mutex> hold(mutex);
-        changed.wait(hold, [this] { return closed || made < batches.size(); });
+        changed.wait(hold, [this] { return closed || num_ready < batches.size(); });
         if (closed) return;
-        batch = batches[made].get();
+        batch = batches[num_ready].get();
       }
       try {
         if (!in_stream) throw std::runtime_error("the thread has no stream");
@@ -80,7 +80,7 @@ struct BatchThread::State {
       }
       {
         const std::lock_guard<std::mutex> hold(mutex);
-        ++made;
+        ++num_ready;
       }
       changed.notify_all();
     }
@@ -236,8 +236,8 @@ bool BatchThread::wait(double seconds) {
   check_process();
   std::unique_lock<std::mutex> hold(state_->mutex);
   return state_->changed.wait_for(hold, std::chrono::duration<double>(seconds), [this] {
-    return state_->made > 0 || state_->closed;
-  }) && state_->made > 0;
+    return state_->num_ready > 0 || state_->closed;
+  }) && state_->num_ready > 0;
 }
 
 BatchResult BatchThread::take([[maybe_unused]] uintptr_t reader) {
@@ -245,13 +245,13 @@ BatchResult BatchThread::take([[maybe_unused]] uintptr_t reader) {
   std::unique_ptr<Batch> batch;
   {
     const std::lock_guard<std::mutex> hold(state_->mutex);
-    PG_CHECK_ARG(state_->made > 0, "no batch is made");
+    PG_CHECK_ARG(state_->num_ready > 0, "no batch is made");
     batch = std::move(state_->batches.front());
     state_->batches.pop_front();
-    --state_->made;
+    --state_->num_ready;
   }
 #ifdef PEERGRAPH_CUDA
-  if (batch->ready) batch->ready->hold_back(reader);
+  if (batch->ready) batch->ready->block(reader);
 #endif
   return std::move(batch->result);
 }

@@ -263,11 +263,12 @@ def test_blocks_of_relations(device: torch.device) -> None:
     shared = peergraph_pyg.share(data, device=device)
     seeds = ("paper", torch.arange(8))
     batch = next(iter(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=8)))
-    found = [
+    is_attached = [
         batch_structures.attached(batch[key].edge_index) is not None for key in batch.edge_types
     ]
     assert all(
-        found[i] or not batch[key].edge_index.numel() for i, key in enumerate(batch.edge_types)
+        is_attached[i] or not batch[key].edge_index.numel()
+        for i, key in enumerate(batch.edge_types)
     )
     reference = hetero_model(data).to(device)
     with torch.no_grad():

@@ -40,9 +40,9 @@ def plan(budget: int, host_memory: int | None = None, file_memory: int = 0) -> O
         file_memory=file_memory,
     )
     model = named_model([64, 64, 64, 64])
-    found = FullGraphPlan.make(facts, machine("single"), limits, model=model).offload
-    assert found is not None
-    return found
+    offload = FullGraphPlan.make(facts, machine("single"), limits, model=model).offload
+    assert offload is not None
+    return offload
 
 
 def test_rows_of_sources_come_first() -> None:

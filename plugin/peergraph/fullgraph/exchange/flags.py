@@ -65,7 +65,7 @@ class FlaggedMemory:
         size = self._flags_at + 2 * self._world_size * _FLAG_BYTES
         self._size = size
         self.region = SharedRegion.create(size, group)
-        # A zero that is written after other ranks begin would hide what they have told.
+        # Zeros that are written after other ranks have begun would erase their counts.
         self.region.local(torch.uint8, [size])[self._flags_at :].zero_()
         group.barrier()
 

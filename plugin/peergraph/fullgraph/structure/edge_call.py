@@ -32,7 +32,8 @@ class EdgeCall(NamedTuple):
     """Called with a :class:`peergraph.aggregate.Csc`, and by name with plain tensors that have the
     rows of its sources, destinations and edges."""
     sources: Operands = NONE
-    """Partitioned tensors with the rows of sources in dimension 0; None is passed on."""
+    """Partitioned tensors with the rows of sources in dimension 0; the function gets None where one
+    is None."""
     destinations: Operands = NONE
     """The same with the rows of destinations."""
     edges: Operands = NONE
@@ -46,8 +47,8 @@ class EdgeCall(NamedTuple):
     """The rows that the function returns, or the layout of a selection of destinations or edges.
     Rows of sources are added up over ranks."""
     row_type: RowType | None = None
-    """Shape and dtype of a row of the result, for functions of `others`; that of other functions is
-    found on few rows."""
+    """Shape and dtype of a row of the result. Needed for functions of `others`; others are called
+    on a few rows to find it."""
 
 
 def local_rows(*operands: Operands) -> dict[str, Tensor | None]:

@@ -275,9 +275,9 @@ def interrupted(function: Any, when: str) -> Any:
 def test_closing_at_any_time(device: torch.device) -> None:
     loader = node_loader(device)
     for depth in (1, 4):
-        for taken in range(10):
+        for count in range(10):
             iterator = ahead(loader, depth)
-            for _ in range(min(taken, 9)):
+            for _ in range(min(count, 9)):
                 next(iterator)
             iterator.close()
             assert list(iterator) == []
