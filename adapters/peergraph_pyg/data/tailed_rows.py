@@ -8,7 +8,7 @@ the next layer drops them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import Self
 
+from peergraph.aggregate.layers import TypedResult
 from peergraph.autograd import Function
 from peergraph.store import StoragelessTensor
 
@@ -49,8 +50,17 @@ _CHANGED = (
 )
 
 Rows = Callable[[Tensor], Tensor]
-Tail = Callable[[int, int], Tensor]
-"""Computes the rows in a range."""
+Append = Callable[[TypedResult, int, int], Tensor]
+"""Returns the rows of a result, followed by those in a range."""
+
+
+class _Origin(NamedTuple):
+    """What all rows can be computed of in one piece: see :meth:`TailedRows.materialize`."""
+
+    result: TypedResult
+    """Its first rows are those before all steps."""
+    version: int
+    """Of these rows, when they had their values of the layer."""
 
 
 class TailedRows(StoragelessTensor):
@@ -66,8 +76,9 @@ class TailedRows(StoragelessTensor):
 
     _first: Tensor
     _last: Tensor | None
-    """The row that follows all first rows; None: `_tail` computes the rows."""
-    _tail: Tail | None
+    """The row that follows all first rows; None: `_append` computes the rows."""
+    _append: Append | None
+    _origin: _Origin | None
     _steps: tuple[Rows, ...]
     _whole: Tensor | None
     _lent: bool
@@ -90,50 +101,53 @@ class TailedRows(StoragelessTensor):
         tail = count - len(first)
         if _pays_to_write(first, tail):
             return torch.cat([first, last.expand(tail, -1)]) if tail else first
-        return cls._wrap(first, last.unsqueeze(0), None, (), count)
+        return cls._wrap(first, last.unsqueeze(0), None, None, (), count)
 
     @classmethod
     def of_computed(
-        cls, first: Tensor, tail: Tail, count: int, sources: Sequence[Tensor]
+        cls, result: TypedResult, append: Append, count: int, sources: Sequence[Tensor]
     ) -> Tensor:
-        """Returns `first`, followed by rows that are computed where somebody reads them.
+        """Returns the first rows, followed by rows that are computed where somebody reads them.
 
         Args:
-            first: [n, columns].
-            tail: returns the rows in a range, of the same dtype, on the same device.
+            result: has the first rows, [n, columns].
+            append: returns rows, followed by those in a range, of the same dtype and device.
             count: at least n.
-            sources: what `tail` reads.
+            sources: what `append` reads.
 
         Returns:
             As :meth:`of`.
 
         A later read raises NotImplementedError if a source has been written to.
         """
+        first = result.first
         if _pays_to_write(first, count - len(first)):
-            return torch.cat([first, tail(len(first), count)]) if count > len(first) else first
+            return append(result, len(first), count) if count > len(first) else first
         versions, records = list(map(_version_of, sources)), torch.is_grad_enabled()
 
-        def checked(begin: int, end: int) -> Tensor:
+        def checked(before: TypedResult, begin: int, end: int) -> Tensor:
             if list(map(_version_of, sources)) != versions:
                 raise NotImplementedError(_CHANGED)
             with torch.set_grad_enabled(records):
-                return tail(begin, end)
+                return append(before, begin, end)
 
-        return cls._wrap(first, None, checked, (), count)
+        return cls._wrap(first, None, checked, _Origin(result, _version_of(first)), (), count)
 
     @classmethod
     def _wrap(
         cls,
         first: Tensor,
         last: Tensor | None,
-        tail: Tail | None,
+        append: Append | None,
+        origin: _Origin | None,
         steps: tuple[Rows, ...],
         count: int,
     ) -> Tensor:
-        rows: Tensor = _TailedRowsOf.apply(first, last, tail, steps, count)
+        rows: Tensor = _TailedRowsOf.apply(first, last, append, steps, count)
         assert isinstance(rows, cls)
         # Those of the function have no gradients.
-        rows._first, rows._last = first, last
+        rows._first, rows._last, rows._origin = first, last, origin
+        rows._versions = _version_of(first), 0
         return rows
 
     @classmethod
@@ -141,14 +155,14 @@ class TailedRows(StoragelessTensor):
         cls,
         first: Tensor,
         last: Tensor | None,
-        tail: Tail | None,
+        append: Append | None,
         steps: tuple[Rows, ...],
         count: int,
     ) -> Self:
         """Returns rows without a gradient."""
         rows = cls._make((count, *first.shape[1:]), first.dtype, first.device)
-        rows._first, rows._last, rows._tail, rows._steps = first, last, tail, steps
-        rows._whole, rows._lent = None, False
+        rows._first, rows._last, rows._append, rows._steps = first, last, append, steps
+        rows._whole, rows._lent, rows._origin = None, False, None
         return rows
 
     def with_first(
@@ -158,6 +172,7 @@ class TailedRows(StoragelessTensor):
         *,
         last: Tensor | None = None,
         count: int = -1,
+        draws: bool = False,
     ) -> Tensor:
         """Returns rows with other first rows.
 
@@ -167,20 +182,37 @@ class TailedRows(StoragelessTensor):
                 has been done to `last`.
             last: the row that follows; None: as here.
             count: the number of rows; -1: as here.
+            draws: whether the step would give other values if it were done again.
         """
         steps = self._steps if step is None else (*self._steps, step)
         rows = self.shape[0] if count < 0 else count
-        return self._wrap(first, self._last if last is None else last, self._tail, steps, rows)
+        last = self._last if last is None else last
+        # A write to rows that a step has read is a write to other rows than the step's.
+        unwritten = step is None or _version_of(self._first) == self._versions[0]
+        origin = self._origin if unwritten and not draws else None
+        return self._wrap(first, last, self._append, origin, steps, rows)
 
-    def _computed_tail(self) -> Tensor:
-        if self._tail is not None:
-            tail = self._tail(len(self._first), self.shape[0])
-        else:
+    def _all_rows(self) -> Tensor:
+        """Returns all rows as a plain tensor."""
+        begin, end = len(self._first), self.shape[0]
+        origin, append = self._origin, self._append
+        if append is None:
             assert self._last is not None
-            tail = self._last.expand(self.shape[0] - len(self._first), -1)
+            rows = self._last.expand(end - begin, -1)
+        elif origin is not None and self._is_unwritten(origin):
+            # In one piece: steps and their gradients take no other memory than in one tensor.
+            rows = append(origin.result, begin, end)
+        else:
+            origin = None
+            rows = append(TypedResult(self._first[:0]), begin, end)
         for step in self._steps:
-            tail = step(tail)
-        return tail
+            rows = step(rows)
+        return rows if origin is not None else torch.cat([self._first, rows])
+
+    def _is_unwritten(self, origin: _Origin) -> bool:
+        """Returns whether the first rows have their values of the layer and of the steps."""
+        same = _version_of(self._first) == self._versions[0]
+        return same and _version_of(origin.result.first) == origin.version
 
     def materialize(self) -> Tensor:
         """Returns all rows as a plain tensor; later functions use it."""
@@ -191,7 +223,8 @@ class TailedRows(StoragelessTensor):
                 torch.inference_mode(False),
                 torch.enable_grad(),
             ):
-                self._whole = torch.cat([self._first, self._computed_tail()])
+                self._whole = self._all_rows()
+                self._origin = None
             self._versions = self._current_versions()
         return self._whole
 
@@ -240,9 +273,9 @@ class TailedRows(StoragelessTensor):
         return func(*args, **kwargs)
 
     def _values(self) -> Tensor:
-        if self._steps or self._whole is not None or self._tail is not None:
+        if self._steps or self._whole is not None or self._append is not None:
             raise NotImplementedError(_NO_VALUES)
-        return torch.cat([self._first, self._computed_tail()])
+        return self._all_rows()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"TailedRows({list(self.shape)}, {self.dtype}, {len(self._first)} rows in memory)"
@@ -265,12 +298,12 @@ class _TailedRowsOf(Function):
         ctx: Any,
         first: Tensor,
         last: Tensor | None,
-        tail: Tail | None,
+        append: Append | None,
         steps: tuple[Rows, ...],
         count: int,
     ) -> TailedRows:
-        ctx.count, ctx.has_values = len(first), not steps and tail is None
-        return TailedRows.make(first, last, tail, steps, count)
+        ctx.count, ctx.has_values = len(first), not steps and append is None
+        return TailedRows.make(first, last, append, steps, count)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
@@ -313,7 +346,7 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         def step(tail: Tensor) -> Tensor:
             return F.dropout(tail, p)
 
-        return rows.with_first(step(first), step)
+        return rows.with_first(step(first), step, draws=True)
     others = any(isinstance(each, TailedRows) for each in (*args, *kwargs.values()))
     if func not in _OF_EACH_ROW or is_written or others or "out" in kwargs:
         return None

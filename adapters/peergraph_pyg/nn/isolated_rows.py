@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import layers
-from peergraph.aggregate.layers import without_autocast
+from peergraph.aggregate.layers import TypedResult, without_autocast
 
 from ..data.lazy_features import LazyRows, gathered
 from ..data.tailed_rows import TailedRows
 
 
 def with_isolated_rows(
-    first: Tensor,
+    result: TypedResult,
     x: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
@@ -27,12 +26,13 @@ def with_isolated_rows(
     Those of the others are products of their own rows, which are computed if something reads them.
 
     Args:
-        first: [n, out].
+        result: of a typed layer, [n, out].
         x: features of all nodes.
         weights: [out, columns of x] each; their sum multiplies the nodes' own rows.
         biases: [out] each, which are added up.
         factor: of the results.
     """
+    first = result.first
     count, dtype = x.shape[0], first.dtype
     if first.shape[0] == count:
         return first
@@ -45,16 +45,12 @@ def with_isolated_rows(
         bias = total(biases) if biases else first.new_zeros(first.shape[1])
         return TailedRows.of(first, bias, count)
 
-    def tail(begin: int, end: int) -> Tensor:
+    def append(before: TypedResult, begin: int, end: int) -> Tensor:
         weight, bias = total(weights), total(biases) if biases else None
-        rows = _rows_in(x, begin, end, dtype)
-        return without_autocast(lambda: F.linear(rows, weight, bias))
+        if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
+            rows, chosen = x.rows_in(begin, end, dtype), slice(0, end - begin)
+        else:
+            rows, chosen = gathered(x), slice(begin, end)
+        return without_autocast(lambda: layers.append_products(before, rows, chosen, weight, bias))
 
-    return TailedRows.of_computed(first, tail, count, [x, *weights, *biases])
-
-
-def _rows_in(x: Tensor, begin: int, end: int, dtype: torch.dtype) -> Tensor:
-    """Returns the rows in a range; gathers no others."""
-    if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
-        return x.rows_in(begin, end, dtype)
-    return gathered(x)[begin:end].to(dtype)
+    return TailedRows.of_computed(result, append, count, [x, *weights, *biases])

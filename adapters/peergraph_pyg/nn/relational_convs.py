@@ -123,7 +123,7 @@ class RelationalConv(FastLayer):
                 gradients and need_gradients(features),
             ),
         )
-        first = without_autocast(
+        result = without_autocast(
             lambda: layers.typed_rgcn(
                 edges,
                 features,
@@ -139,7 +139,7 @@ class RelationalConv(FastLayer):
             note(f"propagate: peergraph, {reduce} of {relations}, {edges.groups[0].matrix}")
         own_weights = [] if self.root is None else [self.root.t()]
         biases = [] if self.bias is None else [self.bias]
-        return with_isolated_rows(first, pair[1], own_weights, biases)
+        return with_isolated_rows(result, pair[1], own_weights, biases)
 
     def _of_ids(
         self, pair: tuple[Any, Any], edge_index: Tensor, edge_type: Tensor, reduce: str
@@ -258,7 +258,8 @@ class RGCNConv(RelationalConv, pyg.RGCNConv):  # type: ignore[misc]
         # PyG adds to zeros of torch's default dtype.
         dtype, default = self.weight.dtype, torch.get_default_dtype()
         require(torch.promote_types(dtype, default) == dtype, f"weights are {dtype}")
-        return self._joined(x, edge_index, edge_type).to(dtype)
+        out = self._joined(x, edge_index, edge_type)
+        return out if out.dtype == dtype else out.to(dtype)
 
     def _by_relation(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         """PyG's loop over relations, whose products are added as they are made."""

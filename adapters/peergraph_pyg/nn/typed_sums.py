@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Relation, RelationBlocks, RelationColumns, layers, supports
-from peergraph.aggregate.layers import SumRelation, without_autocast
+from peergraph.aggregate.layers import SumRelation, TypedResult, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
@@ -227,17 +227,19 @@ class _JoinedSums(JoinedLayers):
         for each in parameters:
             by_output[each.output].append(each)
         return [
-            self._all_rows(first, call.x[node_type], of_output, factor)
-            for first, node_type, of_output, factor in zip(
+            self._all_rows(result, call.x[node_type], of_output, factor)
+            for result, node_type, of_output, factor in zip(
                 results, node_types, by_output, factors, strict=True
             )
         ]
 
     @staticmethod
-    def _all_rows(first: Tensor, x: Tensor, of_output: list[SumRelation], factor: float) -> Tensor:
+    def _all_rows(
+        result: TypedResult, x: Tensor, of_output: list[SumRelation], factor: float
+    ) -> Tensor:
         biases = [each.bias for each in of_output if each.bias is not None]
         own = [each.self_weight for each in of_output if each.self_weight is not None]
-        return with_isolated_rows(first, x, own, biases, factor)
+        return with_isolated_rows(result, x, own, biases, factor)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class _Inputs:
         ]
         return layers.relations_multiply_first(sizes, kind.device)
 
-    def sums_first(self, kind: _Kind) -> list[Tensor]:
+    def sums_first(self, kind: _Kind) -> list[TypedResult]:
         """Returns the results of the first nodes; products are behind sums."""
         pairs = zip(self.x, self.reads, strict=True)
         features = [rows_in_place(x, reads, kind.dtype) for x, reads in pairs]
@@ -313,7 +315,7 @@ class _Inputs:
             dtype=kind.dtype,
         )
 
-    def products_first(self, kind: _Kind) -> list[Tensor]:
+    def products_first(self, kind: _Kind) -> list[TypedResult]:
         """Returns the results of the first nodes; sums are behind products."""
         edges = self._structure(
             ("columns",),

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch_geometric
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
+from peergraph_pyg.data import tailed_rows
 from tests.named_case import named_cases
 
 from .layer_cases import gradients
@@ -197,3 +200,70 @@ def test_knowledge_graph(bases: int | None, device: torch.device) -> None:
     layer = RGCNConv(WIDTH, 8, 237, num_bases=bases).to(device, torch.float64)
     compare(layer, features(device, count), edge_index, edge_type)
     compare(RGCNConv(count, 4, 237, num_bases=2).to(device).double(), None, edge_index, edge_type)
+
+
+READS = {
+    "all": lambda x: x * 2,
+    "activation": lambda x: F.layer_norm(torch.relu(x), (7,)).sin(),
+    "more than have edges": lambda x: x[:30].sigmoid(),
+    "leading rows too": lambda x: x[:4].mean() * x.tanh(),
+    "written": lambda x: F.elu(F.elu(x).mul_(3)),
+    "evaluation": lambda x: F.dropout(x, 0.5, False).square(),
+}
+
+
+@named_cases("read", READS)
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("pair", [False, True])
+def test_most_nodes_have_no_edges(
+    kind: Any, read: str, pair: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows are computed where they are read; first and second derivatives."""
+    monkeypatch.setattr(tailed_rows, "_FEWEST_BYTES", 0)
+    layer = kind(WIDTH, 7, RELATIONS).to(device, torch.float64)
+    edge_index, edge_type = typed_edges(device)
+    edge_index[1] %= 11
+    results = []
+    for each in (layer, accelerate(copy.deepcopy(layer))):
+        x, other = (part.requires_grad_() for part in (features(device), features(device)[:36]))
+        tensors = [x, *each.parameters(), *([other] if pair else [])]
+        rows = each((x, other) if pair else x, edge_index, edge_type)
+        assert (type(rows) is tailed_rows.TailedRows) is (each is not layer)
+        out = READS[read](rows)
+        first = torch.autograd.grad(out.sin().sum(), tensors, create_graph=True)
+        plain = torch.autograd.grad(READS[read](rows).cos().sum(), tensors, retain_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), tensors)
+        results.append((out, first, plain, second))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_dropout_of_most_nodes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tailed_rows, "_FEWEST_BYTES", 0)
+    fast = accelerate(kind(WIDTH, 7, RELATIONS).double())
+    edge_index, edge_type = typed_edges(torch.device("cpu"))
+    edge_index[1] %= 11
+    x = features(torch.device("cpu")).requires_grad_()
+    rows = fast(x, edge_index, edge_type)
+    out = F.dropout(rows, 0.3) * 1
+    mask = (out / rows).detach()
+    ones = (mask - 1 / 0.7).abs() < 1e-9
+    assert bool((ones | (mask == 0)).all())
+    tensors = [x, *fast.parameters()]
+    expected = torch.autograd.grad((rows * mask).sin().sum(), tensors, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(out.sin().sum(), tensors), expected)
+
+
+def test_results_and_gradients_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result and the gradient of the features are all that has rows of all nodes."""
+    monkeypatch.setattr(tailed_rows, "_FEWEST_BYTES", 0)
+    nodes, width = 4000, 64
+    fast = accelerate(RGCNConv(width, width, RELATIONS))
+    edge_index, edge_type = typed_edges(torch.device("cpu"))
+    edge_index[0] *= 50
+    x = torch.randn(nodes, width, requires_grad=True)
+    scale = torch.rand(nodes, width)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as steps:
+        fast(x, edge_index, edge_type).flatten(1).backward(scale)
+    large = [e.name for e in steps.events() if e.self_cpu_memory_usage > scale.nbytes / 2]
+    assert len(large) == 2, large

@@ -25,21 +25,24 @@ from peergraph.aggregate.layers.typed_sums import (
     typed_sage,
     typed_sage_of_products,
 )
+from peergraph.aggregate.ops.appended_products import append_products
 from peergraph.aggregate.ops.product_order import RelationSize, relations_multiply_first
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import RelationMaps, typed_dot_attention
 from peergraph.aggregate.ops.typed_keys import typed_keys
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
-from peergraph.aggregate.ops.typed_sums import total_of
+from peergraph.aggregate.ops.typed_sums import TypedResult, total_of
 
 __all__ = [
     "AttentionRelation",
     "RelationMaps",
     "RelationSize",
     "SumRelation",
+    "TypedResult",
     "activate",
     "add_product",
+    "append_products",
     "combine_heads",
     "fuses_gine",
     "gat",

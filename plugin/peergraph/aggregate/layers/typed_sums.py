@@ -11,7 +11,13 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.source_rows import Rows
 from peergraph.aggregate.ops.spmm import Sum, spmm
-from peergraph.aggregate.ops.typed_sums import if_used, split_results, sum_and_multiply, total_of
+from peergraph.aggregate.ops.typed_sums import (
+    TypedResult,
+    if_used,
+    split_results,
+    sum_and_multiply,
+    total_of,
+)
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
 
@@ -43,7 +49,7 @@ def typed_sage(
     scales: Sequence[float] | None = None,
     edge_weights: Sequence[Tensor | None] | None = None,
     dtype: torch.dtype | None = None,
-) -> list[Tensor]:
+) -> list[TypedResult]:
     """Sums :func:`sage` over all relations into each of several results.
 
     One kernel sums rows of all relations, and one product for each result multiplies the sums of
@@ -63,7 +69,7 @@ def typed_sage(
         dtype: of products; None: that of the weights.
 
     Returns:
-        For each result [edges.rows, out] of `dtype`.
+        Each result, of `dtype`; :func:`append_products` gives it the other rows.
 
     Synchronises no GPU. Differentiable any number of times.
 
@@ -101,7 +107,7 @@ def typed_sage_of_products(
     scales: Sequence[float] | None = None,
     edge_weights: Sequence[Tensor | None] | None = None,
     dtype: torch.dtype | None = None,
-) -> list[Tensor]:
+) -> list[TypedResult]:
     """As :func:`typed_sage`, but sums products: for results that are narrower than features.
 
     Args:
@@ -112,7 +118,7 @@ def typed_sage_of_products(
         own: for each result, the position of its destinations' own features, or None.
 
     Returns:
-        For each result [edges.rows, out] of `dtype`.
+        As :func:`typed_sage`.
 
     Raises:
         ValueError: an unknown reduction.
@@ -154,7 +160,7 @@ def typed_sage_of_products(
             total = total + F.linear(features[mine][: len(total)].to(dtype), weight, bias)
         else:
             total = total.clone() if bias is None else total + bias
-        results.append(total)
+        results.append(TypedResult(total))
     return results
 
 
@@ -167,7 +173,7 @@ def typed_rgcn(
     self_weight: Tensor | None = None,
     bias: Tensor | None = None,
     dtype: torch.dtype | None = None,
-) -> Tensor:
+) -> TypedResult:
     """Computes R-GCN (Schlichtkrull et al. 2018) as :func:`typed_sage`.
 
     Args:
@@ -180,7 +186,7 @@ def typed_rgcn(
         dtype: of products; None: that of the weights.
 
     Returns:
-        [edges.rows[0], out] of `dtype`.
+        The result, as those of :func:`typed_sage`.
 
     Raises:
         ValueError: an unknown reduction.

@@ -6,9 +6,9 @@ that one product multiplies and adds all of them: see :class:`RelationBlocks`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,18 @@ from peergraph.aggregate.ops.typed_rows import add_product
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 
 
+class TypedResult(NamedTuple):
+    """A result of a typed layer."""
+
+    first: Tensor
+    """[edges.rows, out]: the destinations that may have edges."""
+    gradients: Tensor | None = None
+    """[destinations, out] without memory: who appends rows to the first gives their gradient to it
+    (:func:`peergraph.aggregate.ops.appended_products.append_products`). None where the
+    destinations' features need no gradient, or all rows are there.
+    """
+
+
 def sum_and_multiply(
     edges: RelationBlocks,
     features: Sequence[Rows],
@@ -31,8 +43,8 @@ def sum_and_multiply(
     edge_values: Sequence[Tensor | None],
     mean: bool,
     dtype: torch.dtype,
-) -> list[Tensor]:
-    """Returns [edges.rows, out] of `dtype` for each result; differentiable any number of times.
+) -> list[TypedResult]:
+    """Returns each result, of `dtype`; differentiable any number of times.
 
     Args:
         edges: the edges.
@@ -60,7 +72,8 @@ def sum_and_multiply(
         *biases,
         *(matrix for each in matrices for matrix in each),
     )
-    return list(results[: len(biases)])
+    count = len(biases)
+    return list(map(TypedResult, results[:count], results[count : 2 * count]))
 
 
 def total_of(parameters: Sequence[Tensor]) -> Tensor:
@@ -172,15 +185,55 @@ class _Plan:
             return list(torch.stack(weights).to(self.dtype).unbind())
         return [weight.to(self.dtype) for weight in weights]
 
+    def stand_ins(self, needs: Sequence[bool]) -> list[Tensor | None]:
+        """Returns for each result a tensor that takes the gradient of all rows, or None.
+
+        Args:
+            needs: whether gradients of features are needed.
+        """
+        tensors: list[Tensor | None] = [None] * len(self.edges.rows)
+        for group in self.edges.groups:
+            for block, feature in group.own_blocks():
+                output, count = group.outputs[block], group.rows_of(feature)
+                if needs[feature] and self.edges.rows[output] < count:
+                    shape = count, self.columns
+                    device = self.edges.device
+                    tensors[output] = torch.empty_strided(
+                        shape, (0, 0), dtype=self.dtype, device=device
+                    )
+        return tensors
+
+    def own_gradients(
+        self, group: BlockGroup, grads: Sequence[Tensor | None], matrices: Sequence[Tensor]
+    ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Yields what rows behind the first ones add to the gradients of a group's features.
+
+        Args:
+            grads: of all rows of each result, or None.
+            matrices: of the group's products.
+
+        Returns:
+            The features, their first row, and the factors of the product.
+        """
+        for product, matrix in zip(group.products, matrices, strict=True):
+            grad, first = grads[product.output], self.edges.rows[product.output]
+            if grad is None:
+                continue
+            for place, block in enumerate(product.blocks):
+                if group.relations[block] is None:
+                    columns = matrix.shape[1] // len(product.blocks)
+                    own = matrix[:, place * columns : (place + 1) * columns]
+                    yield group.sources[block], first, grad[first:], own
+
 
 class _SumAndMultiply(torch.autograd.Function):
-    """Returns the results, and the sums of each group.
+    """Returns the results, what takes gradients of all of their rows, and the sums of each group.
 
     So second derivatives reach features through these sums without keeping the features.
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *operands: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: _Plan, *operands: Tensor | None) -> tuple[Tensor | None, ...]:
         features, biases, weights = plan.split(operands)
         saved_sums = []
         for group, values in zip(plan.edges.groups, plan.edge_values, strict=True):
@@ -200,16 +253,18 @@ class _SumAndMultiply(torch.autograd.Function):
         ctx.mark_non_differentiable(
             *(sums for group, sums in groups if not any(needs[i] for i in group.features))
         )
-        return *results, *saved_sums
+        return *results, *plan.stand_ins(needs), *saved_sums
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         plan: _Plan = ctx.plan
         count, groups = len(plan.edges.rows), plan.edges.groups
-        if torch.is_grad_enabled() or any(grad is not None for grad in grads[count:]):
-            return _gradients_again(ctx, grads[:count], grads[count:])
-        of_results = [None if grad is None else grad.contiguous() for grad in grads[:count]]
+        of_all = grads[count : 2 * count]
+        firsts = _of_first_rows(grads[:count], of_all, plan)
+        if torch.is_grad_enabled() or any(grad is not None for grad in grads[2 * count :]):
+            return _gradients_again(ctx, firsts, of_all, grads[2 * count :])
+        of_results = [None if grad is None else grad.contiguous() for grad in firsts]
         needs, _, _ = plan.split(ctx.needs_input_grad[1:])
         parameters, saved_sums = (
             ctx.saved_tensors[: -len(groups)],
@@ -247,6 +302,10 @@ class _SumAndMultiply(torch.autograd.Function):
                 ]
             if of_sums is not None:
                 rows = group.split(_to_sources(plan, number, of_sums))
+                for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
+                    if needs[feature]:
+                        part = rows[group.features.index(feature)]
+                        add_product(part[begin:], grad.contiguous(), own, False)
                 read = {f for f, o in zip(group.sources, group.outputs, strict=True) if o in used}
                 for i, part in zip(group.features, rows, strict=True):
                     of_features[i] = part if needs[i] and i in read else None
@@ -255,6 +314,18 @@ class _SumAndMultiply(torch.autograd.Function):
             for bias, grad in zip(biases, of_results, strict=True)
         ]
         return None, *of_features, *of_biases, *of_weights
+
+
+def _of_first_rows(
+    grads: Sequence[Tensor | None], of_all: Sequence[Tensor | None], plan: _Plan
+) -> list[Tensor | None]:
+    """Returns the gradients of the first rows of results, of which all rows may have one."""
+    totals = []
+    for grad, whole, rows in zip(grads, of_all, plan.edges.rows, strict=True):
+        if whole is not None:
+            grad = whole[:rows] if grad is None else grad + whole[:rows]
+        totals.append(grad)
+    return totals
 
 
 def _products(
@@ -334,7 +405,10 @@ def _to_sources(plan: _Plan, number: int, of_sums: Tensor) -> Tensor:
 
 
 def _gradients_again(
-    ctx: Any, grads: Sequence[Tensor | None], of_kept: Sequence[Tensor | None]
+    ctx: Any,
+    grads: Sequence[Tensor | None],
+    of_all: Sequence[Tensor | None],
+    of_kept: Sequence[Tensor | None],
 ) -> tuple[Tensor | None, ...]:
     """As the backward pass, differentiable, and with gradients of the sums."""
     plan: _Plan = ctx.plan
@@ -386,6 +460,10 @@ def _gradients_again(
         else:
             weights_of_edges = values.to(of_sums.dtype)
             rows = source_sums(matrix, transpose, of_sums.contiguous(), weights_of_edges, "mul")
-        for i, part in zip(group.features, group.split(rows), strict=True):
+        of_group = dict(zip(group.features, group.split(rows), strict=True))
+        for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
+            part = (grad @ own).to(rows.dtype)
+            of_group[feature] = of_group[feature] + F.pad(part, (0, 0, begin, 0))
+        for i, part in of_group.items():
             of_features[i] = part if needs[i] else None
     return None, *of_features, *of_biases, *of_weights

@@ -97,6 +97,15 @@ class BlockGroup:
         """Whether only pairs of a destination and a relation that have edges have rows."""
         return self.owners is not None
 
+    def own_blocks(self) -> list[tuple[int, int]]:
+        """Returns the blocks of destinations' own rows, and the positions of their features."""
+        numbers = enumerate(zip(self.relations, self.sources, strict=True))
+        return [(block, feature) for block, (relation, feature) in numbers if relation is None]
+
+    def rows_of(self, feature: int) -> int:
+        """Returns the number of rows of one of the group's features, by its position."""
+        return self.num_rows[self.features.index(feature)]
+
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Returns the parts of each of the features of a tensor by column of the matrix."""
         return torch.split(rows, self.num_rows)
