@@ -85,6 +85,23 @@ def test_the_index_of_a_frame_is_no_column_of_a_table(tmp_path: Path) -> None:
         assert rows.tolist() == chosen.to_numpy().tolist()
 
 
+def test_relations_of_one_connection(tmp_path: Path) -> None:
+    with duckdb.connect() as connection:
+        ids = connection.sql("SELECT 'n' || i AS id, i / 2 AS x FROM range(3000) t(i)")
+        ends = connection.sql(
+            "SELECT 'n' || i AS src, 'n' || i * 7 % 3000 AS dst FROM range(3000) t(i)"
+        )
+        nodes = NodeFiles(ids, id="id", tables={"x": "x"})
+        edges = EdgeFiles(ends, where="src != 'n5'")
+        Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
+        assert ids.fetchall()[9] == ("n9", 4.5)  # the connection serves other queries
+    numbers = np.arange(3000)
+    right = np.delete(np.stack([numbers, numbers * 7 % 3000]), 5, axis=1)
+    with Store.load(tmp_path / "s", plan="host", device="cpu") as loaded:
+        assert loaded.node_table("x").read().tolist() == (numbers / 2).tolist()
+        assert loaded.edge_index().tolist() == right.tolist()
+
+
 def test_headers_are_declared_or_unambiguous(tmp_path: Path) -> None:
     path = tmp_path / "e.csv"
     for text, named in (

@@ -22,12 +22,12 @@ from peergraph.store.ingest.graph_files import (
     NodeFiles,
     TableFiles,
 )
-from peergraph.store.ingest.read.arrow_rows import ArrowRows
+from peergraph.store.ingest.read.arrow_rows import ArrowRows, arrow_reader
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow, compute
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
 from peergraph.store.ingest.values.arrow_arrays import as_mask, plain, take
-from peergraph.store.ingest.workspace import Workspace, arrow_reader, sql_list
+from peergraph.store.ingest.workspace import Workspace, sql_list
 from peergraph.store.input.frame_spec import VALUES, FrameSpec, list_type
 from peergraph.store.input.source import EdgeType, NodeType
 

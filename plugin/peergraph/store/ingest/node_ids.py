@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from peergraph.store.ingest.graph_files import NodeFiles
+from peergraph.store.ingest.read.arrow_rows import arrow_reader
 from peergraph.store.ingest.read.optional import arrow, parquet
 from peergraph.store.ingest.read.row_source import Batch, RowSource, named_errors
 from peergraph.store.ingest.values import arrow_arrays
 from peergraph.store.ingest.values.arrow_arrays import Array, Integers, is_text
 from peergraph.store.ingest.values.numbers import TextKind, ValueKind, to_keys, to_node_numbers
-from peergraph.store.ingest.workspace import Workspace, arrow_reader
+from peergraph.store.ingest.workspace import Workspace
 
 _PURPOSE = "looking up string or sparse ids"
 _PLAUSIBLE_NODES = 1 << 20

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from os.path import abspath, dirname
 from typing import Any
 
-from peergraph.store.ingest.read.arrow_rows import ArrowRows, columns_of
+from peergraph.store.ingest.read.arrow_rows import ArrowRows, arrow_reader, columns_of
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
 from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
 from peergraph.store.ingest.values.numbers import TextKind, text_numbers
-from peergraph.store.ingest.workspace import Workspace, arrow_reader
+from peergraph.store.ingest.workspace import Workspace
 
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
 _TYPES = {"all_varchar", "columns"}

@@ -144,10 +144,3 @@ class Workspace:
 def sql_list(texts: Iterable[str]) -> str:
     """Returns a list of texts in DuckDB's SQL."""
     return "[" + ", ".join("'" + text.replace("'", "''") + "'" for text in texts) + "]"
-
-
-def arrow_reader(relation: Any, batch_rows: int = 1 << 16) -> Any:
-    """Returns a reader of the record batches of a relation of DuckDB."""
-    # Versions before 1.5 have the other name.
-    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-    return read(batch_rows)

@@ -54,6 +54,16 @@ class ArrowRows(RowFile):
                     columns=[*columns], batch_size=batch_rows, batch_readahead=2
                 ),
             )
+        if hasattr(table, "to_arrow_reader") or hasattr(table, "fetch_arrow_reader"):
+            # A relation of DuckDB: its connection has one open result at a time, and its length is
+            # the result of another query.
+            schema = arrow_reader(table.limit(0)).read_all().schema
+            return cls(
+                name,
+                columns_of(schema),
+                None,
+                lambda _, batch_rows: arrow_reader(table, batch_rows),
+            )
         stream = table
         if not isinstance(table, arrow.RecordBatchReader):
             stream = arrow.RecordBatchReader.from_stream(table)
@@ -106,6 +116,13 @@ class ParquetRows(ArrowRows):
 
     def _open(self) -> Any:
         return parquet.ParquetFile(self._file, **_OPTIONS)
+
+
+def arrow_reader(relation: Any, batch_rows: int = 1 << 16) -> Any:
+    """Returns a reader of the record batches of a relation of DuckDB."""
+    # Versions before 1.5 have the other name.
+    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    return read(batch_rows)
 
 
 def columns_of(schema: Any) -> list[tuple[str, Any]]:
