@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tests.fullgraph.fuzz.report import Configuration
 from tests.fullgraph.fuzz.scene import Observation, Scene
 
-FACTOR, NUDGE = 8.0, 2e-14
+FACTOR = 8.0
+NUDGES = {"float64": (2e-14, -2e-14), "float32": (0.0, 2e-7, -2e-7)}
 STEP = "optimizer.step()"
+NUDGED_STEP = f"nudge_gradients(optimizer); {STEP}; nudge_parameters(optimizer)"
 OF_FLOAT64, OF_FLOAT32, OF_AUTOCAST = 0.0, 2e-5, 3e-2
 STEP_OR_GRADIENT = re.compile(r"optimizer\.step\(|autograd\.grad\(")
 UNSEEN_WRITE = re.compile(r"(\w+)\.data(?=\.\w+_\(|\[| \+= )")
@@ -26,9 +29,10 @@ def allow_rounding(
 ) -> list[Observation]:
     """Sets what values of plain tensors allow: some times their distance from another plain run.
 
-    That is a run in float64; of programs in float64, two on features, and with parameters after a
-    step, that are changed as much as rounding does, up and down: a loss that is zero, say, has
-    gradients that consist of rounding, and of scores that are equal a small change selects one.
+    Those are runs in float64: of programs in float32 one that changes nothing, and of all two with
+    features, gradients before a step and parameters after it that are changed as much as rounding
+    does, up and down. A loss that is zero, say, or the bias of a difference of rows has gradients
+    that consist of rounding, and of scores that are equal a small change selects one.
     What autocast rounds to the other side of ReLU's zero has another gradient: its gradients, and
     what follows a step, may be anything. So may be what follows where a program of other numbers
     raises, because it selects no rows, say, or where torch refuses the gradients of values that
@@ -36,12 +40,13 @@ def allow_rounding(
     """
     is_double = where.dtype == "float64"
     runs, end = [], len(lines)
-    nudged = [f"{line}; nudge(optimizer)" if line == STEP else line for line in lines]
-    for amount in (NUDGE, -NUDGE) if is_double else (0.0,):
+    nudged = [NUDGED_STEP if line == STEP else line for line in lines]
+    for amount in NUDGES[where.dtype]:
         exact = Scene(seed, replace(where, dtype="float64"), is_plain=True)
         exact.names["x"].mul_(1 + amount)
-        exact.names["nudge"] = partial(_nudge, amount)
-        end = min(end, _run(exact, nudged if is_double else lines))
+        exact.names["nudge_gradients"] = partial(_nudge_gradients, amount)
+        exact.names["nudge_parameters"] = partial(_nudge_parameters, amount)
+        end = min(end, _run(exact, nudged if amount else lines))
         runs.append(exact.observations[: len(observations)])
     if any(map(UNSEEN_WRITE.match, lines)):
         seen = [UNSEEN_WRITE.sub(r"with torch.no_grad(): \1", line) for line in lines]
@@ -75,12 +80,28 @@ def _run(scene: Scene, lines: list[str]) -> int:
     return len(lines)
 
 
-def _nudge(amount: float, optimizer: Any) -> None:
+def _nudge_gradients(amount: float, optimizer: Any) -> None:
+    """Changes gradients by up to some amount of their largest: what sums to zero has its noise."""
+    gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+    gradients = [gradient for gradient in gradients if gradient.layout == torch.strided]
+    scale = max((float(g.abs().max()) for g in gradients if g.numel()), default=0.0)
+    for gradient in gradients:
+        gradient.data.add_(scale * _wave(amount, gradient))
+
+
+def _nudge_parameters(amount: float, optimizer: Any) -> None:
     """Changes the parameters of an optimizer by up to some amount, each by another one."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            places = torch.arange(parameter.numel(), dtype=parameter.dtype)
-            parameter.data.add_((amount * torch.sin(1 + places)).view(parameter.shape))
+    for parameter in _parameters(optimizer):
+        parameter.data.add_(_wave(amount, parameter))
+
+
+def _parameters(optimizer: Any) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _wave(amount: float, like: Tensor) -> Tensor:
+    places = torch.arange(like.numel(), dtype=like.dtype)
+    return (amount * torch.sin(1 + places)).view(like.shape)
 
 
 def _scale(of: Observation) -> float:

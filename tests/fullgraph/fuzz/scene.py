@@ -25,6 +25,7 @@ from tests.fullgraph.fuzz.models import Net, OptimizerPair
 from tests.fullgraph.fuzz.report import Configuration
 
 DRAWS_PARAMETERS = ("make_model(", "reset(")
+DRAWS_ROWS = ("model", "dropout", "checkpoint")
 
 
 @dataclass
@@ -88,6 +89,9 @@ class Scene:
         self.has_dropout |= "dropout" in line.lower()
         is_keyed = self.is_plain and self.has_dropout
         is_keyed = is_keyed and not any(name in line for name in DRAWS_PARAMETERS)
+        # Within a mode of torch's, views of inference mode lose `requires_grad`.
+        if "inference_mode" in line:
+            is_keyed = is_keyed and any(name in line.lower() for name in DRAWS_ROWS)
         with keyed_random() if is_keyed else nullcontext():
             exec(_compiled(line), self.names)
 
