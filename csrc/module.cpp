@@ -9,6 +9,7 @@ namespace py = pybind11;
 namespace peergraph {
 void register_memory(py::module_& m);
 void register_main_thread(py::module_& m);
+void register_gather_tables(py::module_& m);
 void register_training(py::module_& m);
 void register_remote_rows(py::module_& m);
 void register_store(py::module_& m);
@@ -56,6 +57,7 @@ PYBIND11_MODULE(_C, m) {
   peergraph::register_common(m);
   peergraph::register_memory(m);
   peergraph::register_main_thread(m);
+  peergraph::register_gather_tables(m);
   peergraph::register_training(m);
   peergraph::register_remote_rows(m);
   peergraph::register_store(m);

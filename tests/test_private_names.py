@@ -166,7 +166,6 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_forward_hooks": MODULE,
     "_forward_pre_hooks": MODULE,
     "_foreach_copy_": _torch("torch"),
-    "_foreach_sub": _torch("torch"),
     "_functorch": _torch("torch._C"),
     "_fused_rms_norm": _of_newer_torch("_fused_rms_norm"),
     "_fused_rms_norm_backward": _of_newer_torch("_fused_rms_norm_backward"),

@@ -197,21 +197,6 @@ void decode_gather(const LeasedTable& leased, const RowCodec& codec, IdList ids,
   gather_stored(leased, &codec, scales ? &*scales : nullptr, ids, rows, launch);
 }
 
-/// Rows of a table that are gathered with rows of others: the table, how its rows are decoded if
-/// they are, the table of the scales where they are apart, the ids, the memory of the rows.
-using TableRead = std::tuple<const LeasedTable*, std::optional<RowCodec>,
-                             std::optional<LeasedTable>, const IdList*, TensorRef>;
-
-void gather_tables(const std::vector<TableRead>& reads, const Launch& launch) {
-  for (const auto& [table, codec, scales, ids, out] : reads) {
-    PG_CHECK_ARG(table != nullptr && ids != nullptr, "a read needs a table and ids");
-    if (codec)
-      decode_gather(*table, *codec, *ids, out, launch, scales);
-    else
-      gather_rows(*table, *ids, out, launch);
-  }
-}
-
 void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {
   auto* word = reinterpret_cast<uint32_t*>(flag);
   PG_ON_DEVICE(launch.device, signal_flag_cpu(word, value), signal_flag_cuda(word, value, launch));
@@ -244,7 +229,6 @@ void register_ops(py::module_& m) {
         ReleaseGil());
   m.def("gather", &gather_rows, py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"),
         ReleaseGil());
-  m.def("gather_tables", &gather_tables, py::arg("reads"), py::arg("launch"), ReleaseGil());
   m.def("decode_gather", &decode_gather, py::arg("table"), py::arg("codec"), py::arg("ids"),
         py::arg("out"), py::arg("launch"), py::arg("scales") = py::none(), ReleaseGil());
   m.def(

@@ -1,7 +1,6 @@
 // Bindings of the thread that makes batches ahead.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <pybind11/typing.h>
 
 #include <deque>
 #include <exception>
@@ -14,6 +13,8 @@
 
 #include "common/bind.h"
 #include "common/check.h"
+#include "memory/bind_torch_tensors.h"
+#include "memory/row_lists.h"
 #include "sampling/ahead/batch_thread.h"
 #include "sampling/khop/backend.h"
 
@@ -22,41 +23,16 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-/// The last items: torch's number of the dtype, its bytes, and the shape of a row.
-using TableOfBatchTuple =
-    std::tuple<Leased<TableView>, std::optional<RowCodec>, std::optional<Leased<TableView>>, bool,
-               int, int32_t, int64_t, std::vector<int64_t>>;
-using AdoptTensors =
-    py::typing::Callable<py::typing::List<py::object>(py::typing::List<py::object>)>;
-
-TorchFunctions make_torch_functions(uintptr_t empty, uintptr_t data_pointer,
-                                    uintptr_t delete_tensor, uintptr_t set_stream,
-                                    uintptr_t reset_stream, int32_t device_type, int32_t uint8,
-                                    int32_t int32, int32_t int64) {
-  PG_CHECK_ARG(empty && data_pointer && delete_tensor, "a function of torch is missing");
-  PG_CHECK_ARG((set_stream == 0) == (reset_stream == 0), "streams need both functions");
-  TorchFunctions torch;
-  torch.empty = reinterpret_cast<TorchFunctions::Empty>(empty);
-  torch.data_pointer = reinterpret_cast<TorchFunctions::DataPointer>(data_pointer);
-  torch.delete_tensor = reinterpret_cast<TorchFunctions::Delete>(delete_tensor);
-  torch.set_stream = reinterpret_cast<TorchFunctions::SetStream>(set_stream);
-  torch.reset_stream = reinterpret_cast<TorchFunctions::Delete>(reset_stream);
-  torch.device_type = device_type;
-  torch.uint8 = uint8;
-  torch.int32 = int32;
-  torch.int64 = int64;
-  return torch;
-}
+/// As TableOfBatch.
+using TableOfBatchTuple = std::tuple<std::shared_ptr<StoredTable>,
+                                     std::optional<std::shared_ptr<StoredTable>>, bool, int>;
 
 std::shared_ptr<TablesOfBatch> make_tables_of_batch(const std::vector<TableOfBatchTuple>& tables) {
   auto result = std::make_shared<TablesOfBatch>();
-  for (const auto& [table, codec, scales, of_edges, type, dtype, item_bytes, row_shape] : tables) {
-    int64_t row_bytes = item_bytes;
-    for (const int64_t size : row_shape) row_bytes = checked_product(row_bytes, size);
-    PG_CHECK_ARG(row_bytes == (codec ? checked_product(codec->columns, item_bytes)
-                                     : table.unopened().row_bytes),
-                 "rows of a batch must have the shape of the table's");
-    result->tables.push_back({table, codec, scales, of_edges, type, dtype, row_bytes, row_shape});
+  for (const auto& [table, elements, of_edges, type] : tables) {
+    PG_CHECK_ARG(table, "a table of a batch is missing");
+    if (elements) ++result->num_lists;
+    result->tables.push_back({table, elements.value_or(nullptr), of_edges, type});
   }
   return result;
 }
@@ -77,7 +53,8 @@ class BoundBatchThread {
               const std::optional<TensorRef>& seed_times,
               const std::optional<TensorRef>& seed_starts, const std::vector<NodeMap*>& maps,
               const std::optional<TensorRef>& mailbox, int64_t work_space,
-              const std::shared_ptr<TablesOfBatch>& tables, int64_t max_blocks, int num_threads,
+              const std::shared_ptr<TablesOfBatch>& tables,
+              const std::optional<TensorRef>& list_sizes, int64_t max_blocks, int num_threads,
               std::optional<uintptr_t> after, py::object memory) {
     const SamplerSpec& spec = sampler->unopened();
     BatchRequest request;
@@ -100,6 +77,9 @@ class BoundBatchThread {
     for (const TableOfBatch& table : tables->tables)
       PG_CHECK_ARG(!table.of_edges || spec.edge_ids, "rows of edges need edge ids");
     request.tables = tables;
+    const int64_t words = list_size_words(tables->num_lists);
+    PG_CHECK_ARG(launch_.device < 0 || words == 0 || list_sizes, "lists on a GPU need sizes");
+    request.list_sizes = int64_values(list_sizes, "list_sizes", words);
     request.max_blocks = max_blocks;
     request.launch = launch_;
     request.launch.num_threads = num_threads;
@@ -114,7 +94,8 @@ class BoundBatchThread {
 
   bool wait(double seconds) { return thread_.wait(seconds); }
 
-  /// Returns None for a batch without memory; else counts, the arrays, and the rows of each table.
+  /// Returns None for a batch without memory; else counts, the arrays, and what gather_tables
+  /// returns.
   /// Raises the error of the batch.
   py::object take(uintptr_t reader) {
     BatchResult result = thread_.take(reader);
@@ -126,7 +107,7 @@ class BoundBatchThread {
     }
     py::list handles;
     const auto add = [&](TorchTensor& tensor) {
-      if (tensor) handles.append(py::capsule(tensor.release(), static_cast<const char*>(nullptr)));
+      if (tensor) append_handle(handles, tensor);
     };
     BatchArrays& a = result.arrays;
     TorchTensor* const arrays[] = {&a.nodes,      &a.batch,    &a.duplicates,
@@ -179,11 +160,6 @@ class BoundBatchThread {
 }  // namespace
 
 void register_ahead(py::module_& m) {
-  py::class_<TorchFunctions>(m, "TorchFunctions")
-      .def(py::init(&make_torch_functions), py::kw_only(), py::arg("empty"),
-           py::arg("data_pointer"), py::arg("delete_tensor"), py::arg("set_stream"),
-           py::arg("reset_stream"), py::arg("device_type"), py::arg("uint8"), py::arg("int32"),
-           py::arg("int64"));
   py::class_<TablesOfBatch, std::shared_ptr<TablesOfBatch>>(m, "TablesOfBatch")
       .def(py::init(&make_tables_of_batch), py::arg("tables"));
   py::class_<BoundBatchThread>(m, "BatchThread")
@@ -192,8 +168,8 @@ void register_ahead(py::module_& m) {
       .def("submit", &BoundBatchThread::submit, py::kw_only(), py::arg("number"),
            py::arg("sampler"), py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("seed_starts"), py::arg("maps"), py::arg("mailbox"), py::arg("work_space"),
-           py::arg("tables"), py::arg("max_blocks"), py::arg("num_threads"), py::arg("after"),
-           py::arg("memory"))
+           py::arg("tables"), py::arg("list_sizes"), py::arg("max_blocks"), py::arg("num_threads"),
+           py::arg("after"), py::arg("memory"))
       .def("wait", &BoundBatchThread::wait, py::arg("seconds"), ReleaseGil())
       .def("take", &BoundBatchThread::take, py::arg("reader"))
       .def("close", &BoundBatchThread::close, ReleaseGil())

@@ -136,6 +136,33 @@ class Content:
     def is_unchanged(self, launch: Launch) -> bool: ...
     def write(self, launch: Launch) -> None: ...
 
+class TorchFunctions:
+    def __init__(
+        self,
+        *,
+        empty: int,
+        data_pointer: int,
+        delete_tensor: int,
+        set_stream: int,
+        reset_stream: int,
+        device_type: int,
+        uint8: int,
+        int32: int,
+        int64: int,
+    ) -> None: ...
+
+class StoredTable:
+    def __init__(
+        self,
+        *,
+        table: TableView,
+        codec: RowCodec | None,
+        scales: TableView | None,
+        dtype: int,
+        item_bytes: int,
+        row_shape: collections.abc.Sequence[int],
+    ) -> None: ...
+
 class Optimizer:
     __members__: typing.ClassVar[dict[str, Optimizer]]
     adagrad: typing.ClassVar[Optimizer]
@@ -306,36 +333,9 @@ class KHopSampler:
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
 
-class TorchFunctions:
-    def __init__(
-        self,
-        *,
-        empty: int,
-        data_pointer: int,
-        delete_tensor: int,
-        set_stream: int,
-        reset_stream: int,
-        device_type: int,
-        uint8: int,
-        int32: int,
-        int64: int,
-    ) -> None: ...
-
 class TablesOfBatch:
     def __init__(
-        self,
-        tables: collections.abc.Sequence[
-            tuple[
-                TableView,
-                RowCodec | None,
-                TableView | None,
-                bool,
-                int,
-                int,
-                int,
-                collections.abc.Sequence[int],
-            ]
-        ],
+        self, tables: collections.abc.Sequence[tuple[StoredTable, StoredTable | None, bool, int]]
     ) -> None: ...
 
 class BatchThread:
@@ -361,6 +361,7 @@ class BatchThread:
         mailbox: torch.Tensor | None,
         work_space: int,
         tables: TablesOfBatch,
+        list_sizes: torch.Tensor | None,
         max_blocks: int,
         num_threads: int,
         after: int | None,
@@ -735,11 +736,12 @@ def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
 ) -> None: ...
 def gather_tables(
-    reads: collections.abc.Sequence[
-        tuple[TableView, RowCodec | None, TableView | None, IdList, torch.Tensor]
-    ],
+    reads: collections.abc.Sequence[tuple[StoredTable, StoredTable | None, IdList]],
+    torch: TorchFunctions,
+    adopt: collections.abc.Callable[[list[typing.Any]], list[typing.Any]],
+    sizes: torch.Tensor | None,
     launch: Launch,
-) -> None: ...
+) -> list[typing.Any]: ...
 def indptr_from_sorted(keys: torch.Tensor, *, num_keys: int, indptr: torch.Tensor) -> bool: ...
 def interleaved_spmm(
     local: CsrMatrix,
@@ -776,6 +778,12 @@ def join_edges(
     allocate: collections.abc.Callable[[int], int],
 ) -> tuple[list[int], list[int], int, list[int], int, int]: ...
 def limit_vector_bytes(bytes: int) -> int: ...
+def list_places(
+    lists: collections.abc.Sequence[tuple[torch.Tensor, torch.Tensor, int]],
+    sizes: torch.Tensor | None,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> tuple[int, list[int]]: ...
 def make_huge_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
 def partition_edges(

@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate import g_spmm
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
-from peergraph.memory import Group, Table, TableRows
+from peergraph.memory import Group, ListTable, Table, TableRows, gather_tables
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.distributed.found_rows import find_rows
 from peergraph.memory.table.local_rows import LocalRows
@@ -50,6 +50,24 @@ def gather_far_rows(device: torch.device) -> Iterator[Tensor]:
     table = table_of(rows, split(1001, "mixed"), Group.current(device=device), order=order)
     yield table.gather(random_ids(1001, (9000,), torch.int64).to(device))
     table.close()
+
+
+@case("list_lengths", "list_ends", "list_places", "copy_rows")
+def gather_lists(device: torch.device) -> Iterator[Tensor]:
+    """Lists of several tables with a number of columns of their own; empty lists, no rows."""
+    random, group = torch.Generator().manual_seed(3), Group.current(device=device)
+    elements = table_of(random_rows((900,), torch.int16), split(900, "on gpus"), group)
+    tables, reads = [elements], []
+    for count, columns in ((300, 3), (0, 2), (7, 1)):
+        bounds = torch.randint(9, (41, columns + 1), generator=random).cumsum(1)
+        bounds += torch.randint(860, (41, 1), generator=random)
+        tables.append(table_of(bounds, split(41, "on gpus"), group))
+        ids = random_ids(41, (count,), torch.int64).to(device)
+        reads.append((ListTable(tables[-1], elements), ids))
+    for lists in gather_tables(reads):
+        yield from lists
+    for table in tables:
+        table.close()
 
 
 @case("decode_rows")

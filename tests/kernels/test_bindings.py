@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.torch_functions import adopt_tensors, torch_functions
+from peergraph.memory.device.torch_functions import (
+    adopt_tensors,
+    dtype_number,
+    torch_functions,
+)
 from peergraph.memory.table.table_view import dense_view
 from tests.named_case import named_case, named_cases
 
@@ -34,7 +38,6 @@ WITHOUT_SIZES = """
 # Rows of tables have any dtype.
 ANY_DTYPE = {
     "gather": {"out"},
-    "gather_tables": {"out"},
     "find_large_products": {"queries"},
     "round_queries": {"values"},
     "scatter": {"values"},
@@ -342,12 +345,32 @@ def decode_gather(t: Tensors) -> None:
     _C.decode_gather(rows_of_table(5, 6), codec, _C.IdList(ids=t["ids"]), t["out"], LAUNCH)
 
 
-@case("ids", ids=ints(0, 2, 4), out=reals(3, 6), decoded=reals(3, 12))
+def stored_table(columns: int, codec: _C.RowCodec | None = None) -> _C.StoredTable:
+    dtype = dtype_number(torch.float32)
+    assert dtype is not None
+    return _C.StoredTable(
+        table=rows_of_table(5, 6), codec=codec, scales=None, dtype=dtype, item_bytes=4,
+        row_shape=[columns],
+    )  # fmt: skip
+
+
+@case("ids", ids=ints(0, 2, 4))
 def gather_tables(t: Tensors) -> None:
     codec = _C.RowCodec(stored=_C.StoredType.float16, dtype=_C.DType.float32, columns=12)
-    table, ids = rows_of_table(5, 6), _C.IdList(ids=t["ids"])
-    reads = [(table, None, None, ids, t["out"]), (table, codec, None, ids, t["decoded"])]
-    _C.gather_tables(reads, LAUNCH)
+    table, ids = stored_table(6), _C.IdList(ids=t["ids"])
+    reads = [(table, None, ids), (stored_table(12, codec), None, ids)]
+    functions, adopt = torch_functions("cpu"), adopt_tensors()
+    assert functions is not None
+    assert adopt is not None
+    rows, decoded = _C.gather_tables(reads, functions, adopt, None, LAUNCH)
+    assert (rows.shape[1:], decoded.shape[1:]) == ((6,), (12,))
+    with pytest.raises(ValueError, match="the bounds of lists must be int64"):
+        _C.gather_tables([(table, table, ids)], functions, adopt, None, LAUNCH)
+
+
+@case("bounds", bounds=ints(0, 1, 3, 2, 2, 5).view(2, 3), ends=ints(0, 0, 0, 0, 0))
+def list_places(t: Tensors) -> None:
+    _C.list_places([(t["bounds"], t["ends"], 5)], None, LAUNCH, allocate)
 
 
 @case("ids", ids=ints(0, 2, 4), out=ints(0, 0, 0))
@@ -518,7 +541,7 @@ def make_batch_ahead(t: Tensors) -> None:
     thread.submit(
         number=0, sampler=sampler(t), seeds=[(0, t["seeds"])], seed=0, seed_times=None,
         seed_starts=None, maps=maps, mailbox=None, work_space=0, tables=_C.TablesOfBatch([]),
-        max_blocks=0, num_threads=1, after=None, memory=(t, maps),
+        list_sizes=None, max_blocks=0, num_threads=1, after=None, memory=(t, maps),
     )  # fmt: skip
     assert thread.wait(60)
     assert thread.take(0) is not None
@@ -625,8 +648,9 @@ def calls_of_huge_sizes() -> dict[str, Callable[[], Any]]:
         ),
         "end of a range": lambda: _C.IdList(first=2**63 - 2, count=5),
         "table": lambda: dense_view(reals(1), HUGE, 64),
-        "rows of a batch": lambda: _C.TablesOfBatch(
-            [(rows_of_table(5, 6), None, None, False, 0, 6, 4, [HUGE, HUGE])]
+        "rows of a result": lambda: stored_table(HUGE),
+        "lists": lambda: _C.list_places(
+            [(ints(0, HUGE, 0, HUGE).view(2, 2), ints(0, 0, 0), HUGE)], None, LAUNCH, allocate
         ),
         "visits": lambda: _C.KHopSampler.of_walks(
             node_type=("node", 3, _C.IdMapView(), _C.IdMapView()),

@@ -39,10 +39,6 @@ def test_tables_of_all_kinds(kind: str, count: int, device: torch.device) -> Non
         assert result.device == device
         same = same_bits if rows.dtype == torch.int64 or rows.shape[1:] == (8,) else torch.equal
         assert same(result.cpu(), rows)
-    memory = [torch.empty_like(results[0]), torch.empty_like(results[1]), None, None]
-    for rows, out, again in zip(results, memory, gather_tables(reads, memory), strict=True):
-        assert same_bits(rows.cpu(), again.cpu())
-        assert out is None or out is again
     for table in tables:
         table.close()
 

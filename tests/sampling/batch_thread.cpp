@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -20,6 +21,7 @@ using namespace peergraph;
   } while (0)
 
 constexpr int64_t kNodes = 1000, kDegree = 8, kColumns = 5;
+constexpr int32_t kInt64 = 4;
 
 /// Memory in the place of torch's tensors.
 TorchFunctions functions() {
@@ -39,14 +41,29 @@ TorchFunctions functions() {
     delete static_cast<std::vector<int64_t>*>(tensor);
     return 0;
   };
+  torch.int64 = kInt64;
   return torch;
 }
 
-/// Each node has edges from the nodes after it; row i of the table has the values i.
+/// Memory of rows that are all on the first tier.
+template <typename Value>
+StoredTable table_of(std::vector<Value>& values, int64_t rows, int64_t columns, int32_t dtype,
+                     const Leases& leases) {
+  TableView view;
+  view.map.replicated = view.map.rows = rows;
+  view.row_bytes = columns * static_cast<int64_t>(sizeof(Value));
+  view.num_replicas = 1;
+  view.replicas[0] = reinterpret_cast<char*>(values.data());
+  return {{view, leases}, {}, {}, dtype, view.row_bytes, {columns}};
+}
+
+/// Each node has edges from the nodes after it. Row i of the first table has the values i; the list
+/// of row i of the second one has i % 3 elements, which are i.
 struct Graph {
   std::vector<int64_t> indptr, edge_begin;
   std::vector<int32_t> indices;
   std::vector<float> rows;
+  std::vector<int64_t> bounds, elements;
   std::vector<uint32_t> words = std::vector<uint32_t>(kNodes, UINT32_MAX);
   NodeMap map{words.data(), kNodes, 24};
   std::shared_ptr<const Leased<SamplerSpec>> spec;
@@ -60,6 +77,9 @@ struct Graph {
       for (int64_t edge = 0; edge < kDegree; ++edge)
         indices.push_back(static_cast<int32_t>((node + 1 + edge) % kNodes));
       rows.insert(rows.end(), kColumns, static_cast<float>(node));
+      bounds.push_back(static_cast<int64_t>(elements.size()));
+      elements.insert(elements.end(), node % 3, node);
+      bounds.push_back(static_cast<int64_t>(elements.size()));
     }
     RelationSpec relation;
     relation.csc.map.replicated = relation.csc.map.rows = kNodes;
@@ -72,16 +92,15 @@ struct Graph {
     sampler.relations.push_back(relation);
     sampler.num_hops = 2;
     spec = std::make_shared<Leased<SamplerSpec>>(sampler, Leases{lease});
-    TableView view;
-    view.map.replicated = view.map.rows = kNodes;
-    view.row_bytes = kColumns * sizeof(float);
-    view.num_replicas = 1;
-    view.replicas[0] = reinterpret_cast<char*>(rows.data());
-    TableOfBatch table;
-    table.table = {view, Leases{lease}};
-    table.row_bytes = view.row_bytes;
-    table.row_shape = {kColumns};
-    tables = std::make_shared<TablesOfBatch>(TablesOfBatch{{table}});
+    const auto stored = [](StoredTable table) {
+      return std::make_shared<const StoredTable>(std::move(table));
+    };
+    const auto num_elements = static_cast<int64_t>(elements.size());
+    tables = std::make_shared<TablesOfBatch>(
+        TablesOfBatch{{{stored(table_of(rows, kNodes, kColumns, 0, {lease})), nullptr, false, 0},
+                       {stored(table_of(bounds, kNodes, 2, kInt64, {lease})),
+                        stored(table_of(elements, num_elements, 1, kInt64, {lease})), false, 0}},
+                      1});
   }
 
   BatchRequest request(const std::vector<int64_t>& seeds, uint64_t seed, int64_t work_space) {
@@ -106,6 +125,13 @@ void check(const BatchResult& batch, const std::vector<int64_t>& seeds) {
   for (size_t i = 0; i < seeds.size(); ++i) CHECK(nodes[i] == seeds[i]);
   for (int64_t i = 0; i < count * kColumns; ++i)
     CHECK(rows[i] == static_cast<float>(nodes[i / kColumns]));
+  const auto* ends = static_cast<const int64_t*>(batch.rows.at(1).data());
+  const auto* elements = static_cast<const int64_t*>(batch.rows.at(2).data());
+  CHECK(ends[0] == 0);
+  for (int64_t i = 0; i < count; ++i) {
+    CHECK(ends[i + 1] - ends[i] == nodes[i] % 3);
+    for (int64_t at = ends[i]; at < ends[i + 1]; ++at) CHECK(elements[at] == nodes[i]);
+  }
 }
 
 BatchResult take(BatchThread& thread) {

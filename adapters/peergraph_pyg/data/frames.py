@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import TensorFrame
 
-from peergraph.memory import Table, gather_tables
+from peergraph.memory import ListRows, ListTable, Table, gather_tables, list_places
 from peergraph.store import (
     TARGET,
     EdgeType,
@@ -23,7 +23,6 @@ from peergraph.store import (
 )
 
 from .frame_source import FrameSource, ragged, statistics_of, stype_class
-from .lists import ListBounds
 
 _CPU = torch.device("cpu")
 
@@ -69,8 +68,6 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         if self.spec.statistics:
             self.col_stats = statistics_of(self.spec)
         self._fields = [self._stored_field(field, stypes) for field in self.spec.fields]
-        self._lists = [stored for stored in self._fields if stored.elements is not None]
-        self._joined = [stored for stored in self._fields if stored.ends is not None]
         # PyTorch Frame's class checks the names of columns here, and not in each batch.
         names = self.col_names_dict
         none = {
@@ -84,11 +81,9 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         return self.store.device
 
     @property
-    def tables(self) -> list[Table] | None:
-        """The tables of all columns; None if some have lists, whose elements are gathered after the
-        tables' rows.
-        """
-        return None if self._lists else [stored.table for stored in self._fields]
+    def tables(self) -> list[Table | ListTable]:
+        """The tables of all columns."""
+        return [stored.table for stored in self._fields]
 
     @property
     def feat_dict(self) -> Mapping[Any, Any]:
@@ -107,23 +102,22 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
         """
         source = FrameSource(self.spec)
         for stored in self._fields:
-            source.tables[stored.field.table(name)] = _rows_of(stored.table)
-            if stored.elements is not None:
-                source.elements[stored.field.table(name)] = _rows_of(stored.elements)
+            table, key = stored.table, stored.field.table(name)
+            if isinstance(table, ListTable):
+                source.elements[key] = _rows_of(table.elements)
+                table = table.bounds
+            source.tables[key] = _rows_of(table)
         return source
 
     def materialize(self) -> Any:
         """Returns all rows as a plain frame on the CPU. Synchronises."""
-        rows = [stored.table.read() for stored in self._fields]
-        ends = [stored.ends.cpu().clone() for stored in self._joined if stored.ends is not None]
-        pairs = zip(self._fields, rows, strict=True)
-        lists = [_whole_lists(stored, of) for stored, of in pairs if stored.elements is not None]
-        return self._plain(len(self), rows, iter(ends), iter(lists))
+        ends = [stored.ends.cpu().clone() for stored in self._fields if stored.ends is not None]
+        return self._plain(len(self), [_all_rows(of.table) for of in self._fields], iter(ends))
 
     def __getitem__(self, index: Any) -> Any:
         ids = _row_ids(index, len(self)).to(self.store.device)
         reads = FrameReads([(self, ids)])
-        return reads.frames(gather_tables(reads.reads, reads.memory))[0]
+        return reads.frames(gather_tables(reads.reads))[0]
 
     def __copy__(self) -> StoredFrame:
         return StoredFrame(self.store, self.owner, self.name)
@@ -152,20 +146,16 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def _stored_field(self, field: FrameField, stypes: Any) -> _StoredField:
         is_target, name = field.stype == TARGET, field.table(self.name)
         table_of = self.store.edge_table if isinstance(self.owner, tuple) else self.store.node_table
-        elements, ends, columns = None, None, 0
+        rows: Table = table_of(name, self.owner)  # type: ignore[arg-type]
+        table: Table | ListTable = rows
+        ends, columns = None, 0
         if field.layout == "joined":
             ends, columns = torch.tensor(field.ends, device=self.store.device), len(field.ends) - 1
         elif field.layout == "lists":
-            elements = self.store.list_values(name, self.owner)
+            table = ListTable(rows, self.store.list_values(name, self.owner))
             columns = len(self.spec.columns[field.stype])
-        return _StoredField(
-            field,
-            None if is_target else stypes(field.stype),
-            table_of(name, self.owner),  # type: ignore[arg-type]
-            elements,
-            ends,
-            columns,
-        )
+        stype = None if is_target else stypes(field.stype)
+        return _StoredField(field, stype, table, ends, columns)
 
     def _tensor(self, field: FrameField) -> TableTensor:
         return TableTensor(self.store, self.owner, field.table(self.name))
@@ -173,9 +163,8 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
     def _plain(
         self,
         count: int,
-        rows: Iterable[Tensor],
+        rows: Iterable[Tensor | ListRows],
         ends: Iterator[Tensor],
-        lists: Iterator[tuple[Tensor, Tensor]],
     ) -> Any:
         """Returns a frame of gathered rows.
 
@@ -183,18 +172,15 @@ class StoredFrame(TensorFrame):  # type: ignore[misc]
             count: the number of rows.
             rows: the rows of each field.
             ends: of each field of joined columns, 0 and where each column ends.
-            lists: of each field of lists, 0 and where each list ends, ``[rows * columns + 1]``, and
-                the elements.
         """
         columns: dict[Any, Any] = {}
         target = None
         for stored, values in zip(self._fields, rows, strict=True):
             value: Any = values
-            if stored.ends is not None:
+            if isinstance(values, ListRows):
+                value = ragged("lists", count, stored.columns, values.elements, values.ends)
+            elif stored.ends is not None:
                 value = ragged("joined", count, stored.columns, values, next(ends))
-            elif stored.elements is not None:
-                of_lists, elements = next(lists)
-                value = ragged("lists", count, stored.columns, elements, of_lists)
             if stored.stype is None:
                 target = value
             elif stored.field.key is None:
@@ -218,9 +204,7 @@ class _StoredField(NamedTuple):
     field: FrameField
     stype: Any
     """The semantic type of PyTorch Frame; None: the targets."""
-    table: Table
-    elements: Table | None
-    """The elements of lists."""
+    table: Table | ListTable
     ends: Tensor | None
     """Of joined columns: 0 and where each ends, on the store's device."""
     columns: int
@@ -254,10 +238,10 @@ class _Columns(Mapping[Any, Any]):
         if stored.ends is not None:
             rows, offset = frame._tensor(stored.field), stored.ends.clone()
             return ragged("joined", count, stored.columns, rows, offset)
-        if stored.elements is None:
+        if isinstance(stored.table, Table):
             return frame._tensor(stored.field)
-        ends, elements = _whole_lists(stored, stored.table.read())
-        return ragged("lists", count, stored.columns, elements, ends)
+        lists = _whole_lists(stored.table)
+        return ragged("lists", count, stored.columns, lists.elements, lists.ends)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._frame.col_names_dict)
@@ -274,41 +258,22 @@ class FrameReads:
 
     Attributes:
         reads: what to gather: tables, and the ids of their rows.
-        memory: of each, where to write the rows; None: to a new tensor.
     """
 
     def __init__(self, requests: Sequence[tuple[StoredFrame, Tensor]]) -> None:
         self._requests = requests
-        shapes = [(ids.numel(), of.columns) for frame, ids in requests for of in frame._lists]
-        self._bounds = ListBounds(shapes, requests[0][0].device if shapes else _CPU)
-        bounds = iter(self._bounds.bounds)
-        self.reads: list[tuple[Table, Tensor]] = []
-        self.memory: list[Tensor | None] = []
-        for frame, ids in requests:
-            for stored in frame._fields:
-                self.reads.append((stored.table, ids))
-                self.memory.append(None if stored.elements is None else next(bounds))
+        self.reads = [(table, ids) for frame, ids in requests for table in frame.tables]
 
-    def frames(self, rows: Sequence[Tensor]) -> list[Any]:
-        """Returns plain frames, with the elements of their lists, which are gathered together.
-        Waits for the GPU once, if there are lists.
-
-        Args:
-            rows: what was gathered for :attr:`reads`.
-        """
-        frames = [frame for frame, _ in self._requests]
-        places = self._bounds.places()
-        tables = [stored.elements for frame in frames for stored in frame._lists]
-        pairs = zip(tables, places, strict=True)
-        elements = gather_tables([(table, at) for table, (_, at) in pairs if table is not None])
-        lists = iter([(ends, of) for (ends, _), of in zip(places, elements, strict=True)])
+    def frames(self, rows: Iterable[Tensor | ListRows]) -> list[Any]:
+        """Returns plain frames of what was gathered for :attr:`reads`."""
         # Copies: a batch's frame is the user's.
-        ends = [of.ends for frame in frames for of in frame._joined if of.ends is not None]
+        fields = (of for frame, _ in self._requests for of in frame._fields)
+        ends = [of.ends for of in fields if of.ends is not None]
         sizes = [len(of) for of in ends]
         copies = iter(torch.split_with_sizes(torch.cat(ends), sizes) if ends else ())
         ahead = iter(rows)
         return [
-            frame._plain(ids.numel(), [next(ahead) for _ in frame._fields], copies, lists)
+            frame._plain(ids.numel(), [next(ahead) for _ in frame._fields], copies)
             for frame, ids in self._requests
         ]
 
@@ -317,15 +282,18 @@ def _rows_of(table: Table) -> RowSource:
     return RowSource(table.shape, table.dtype, table.read)
 
 
-def _whole_lists(stored: _StoredField, bounds: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the ends of the lists of all rows, and their elements, on the CPU."""
-    assert stored.elements is not None
-    elements, lists = stored.elements.read(), ListBounds([(len(bounds), stored.columns)], _CPU)
-    lists.bounds[0].copy_(bounds)
-    [(ends, places)] = lists.places()
+def _all_rows(table: Table | ListTable) -> Tensor | ListRows:
+    """Returns all rows of a table, on the CPU."""
+    return _whole_lists(table) if isinstance(table, ListTable) else table.read()
+
+
+def _whole_lists(table: ListTable) -> ListRows:
+    bounds, elements = table.bounds.read(), table.elements.read()
+    [(ends, places)] = list_places([(bounds, len(elements))])
     # Rows of files may be in another order than their nodes, or be left out.
-    in_order = torch.equal(ends[:-1].view(-1, stored.columns), bounds[:, :-1])
-    return ends, elements if in_order and places.numel() == len(elements) else elements[places]
+    in_order = torch.equal(ends[:-1], bounds[:, :-1].reshape(-1))
+    is_whole = in_order and places.numel() == len(elements)
+    return ListRows(ends, elements if is_whole else elements[places])
 
 
 def _row_ids(index: Any, rows: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import utils as loader_utils
 
-from peergraph.memory import Table, gather_tables
+from peergraph.memory import ListRows, ListTable, Table, gather_tables
 from peergraph.store import EdgeType, NodeType, StoreTensor, TableTensor
 
 from ..compat import copy_data, data_storage, storage_data, storage_values
@@ -112,7 +112,7 @@ class _SharedRows:
 
     def __init__(self) -> None:
         self._targets: list[tuple[Any, str]] = []
-        self._reads: list[tuple[Table, Tensor]] = []
+        self._reads: list[tuple[Table | ListTable, Tensor]] = []
         self._frames: list[tuple[Any, str, StoredFrame, Tensor]] = []
         self._keys: dict[int, set[str]] = {}  # the attributes of each storage
         # Workers write the rows to memory that they share with the loop, which PyG does.
@@ -150,10 +150,9 @@ class _SharedRows:
         ready = _ready_rows.get()
         of_frames = FrameReads([(frame, ids) for _, _, frame, ids in self._frames])
         reads = [*self._reads, *of_frames.reads]
-        memory = [*[None] * len(self._reads), *of_frames.memory]
         ahead = [None if ready is None else ready.take(*read) for read in reads]
-        others = [i for i, of_read in enumerate(ahead) if of_read is None]
-        gathered = iter(gather_tables([reads[i] for i in others], [memory[i] for i in others]))
+        others = [read for read, of_read in zip(reads, ahead, strict=True) if of_read is None]
+        gathered = iter(gather_tables(others))
         rows = [next(gathered) if of_read is None else of_read for of_read in ahead]
         count = len(self._reads)
         for (batch, key), of_read in zip(self._targets, rows[:count], strict=True):
@@ -183,10 +182,12 @@ class ReadyRows:
         rows: what was gathered.
     """
 
-    def __init__(self, reads: Iterable[tuple[Table, Tensor]], rows: Iterable[Tensor]) -> None:
+    def __init__(
+        self, reads: Iterable[tuple[Table | ListTable, Tensor]], rows: Iterable[Tensor | ListRows]
+    ) -> None:
         self._rows = [(*read, of_read) for read, of_read in zip(reads, rows, strict=True)]
 
-    def take(self, table: Table, ids: Tensor) -> Tensor | None:
+    def take(self, table: Table | ListTable, ids: Tensor) -> Tensor | ListRows | None:
         """Returns the rows of these ids, once; None if they are not there."""
         for i, (own, own_ids, rows) in enumerate(self._rows):
             if own is table and own_ids is ids:
@@ -210,7 +211,7 @@ def with_rows(rows: ReadyRows) -> Iterator[None]:
 
 def tables_of(
     data: Data | HeteroData,
-) -> list[tuple[NodeType | EdgeType | None, bool, Table]] | None:
+) -> list[tuple[NodeType | EdgeType | None, bool, Table | ListTable]] | None:
     """Returns the tables whose rows batches get.
 
     Returns:
@@ -223,7 +224,7 @@ def tables_of(
     else:
         parts = [(t, storage, False) for t, storage in data.node_items()]
         parts += [(t, storage, True) for t, storage in data.edge_items()]
-    tables: list[tuple[NodeType | EdgeType | None, bool, Table]] = []
+    tables: list[tuple[NodeType | EdgeType | None, bool, Table | ListTable]] = []
     for owner, storage, of_edges in parts:
         is_row = storage.is_edge_attr if of_edges else storage.is_node_attr
         rows = _SharedRows()
@@ -233,10 +234,9 @@ def tables_of(
             if type(value) is LazyTable:
                 continue
             ids = torch.empty(0, dtype=torch.int64, device=value.device)
-            is_frame = isinstance(value, StoredFrame)
-            of_value = value.tables if is_frame else [value.table]
-            if of_value is None or not rows.add({}, key, value, ids):
+            if not rows.add({}, key, value, ids):
                 return None
+            of_value = value.tables if isinstance(value, StoredFrame) else [value.table]
             tables += [(owner, of_edges, table) for table in of_value]
     return tables
 

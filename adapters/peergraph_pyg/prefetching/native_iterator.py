@@ -18,6 +18,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from peergraph import PeerLostError, sampling
 from peergraph.integration import Unsupported, require
+from peergraph.memory import ListRows
 from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import BatchRequest, BatchTables, BatchThread
 from peergraph.store import EDGE, NODE, Store
@@ -195,7 +196,7 @@ class _Rows:
             self._core, self._native = core, BatchTables.of(core.store, owned)
         return self._native
 
-    def ready(self, output: Any, rows: list[Tensor]) -> ReadyRows:
+    def ready(self, output: Any, rows: list[Tensor | ListRows]) -> ReadyRows:
         """Returns the rows that were gathered for an output; there may be none."""
         reads = []
         for owner, of_edges, table in self._tables if rows else ():
@@ -236,7 +237,7 @@ def native_iterator(
     require(not _are_reads_counted(sampler.core.store, store), "reads are counted")
     tables = tables_of(loader.data)
     if tables is None:
-        raise Unsupported("adjacency matrices, attributes that are not shared, or columns of lists")
+        raise Unsupported("adjacency matrices, or attributes that are not shared")
     rows = _Rows(sampler, tables)
     is_in_reach = rows.tables(sampler.core) is not None
     require(is_in_reach, "rows in host memory or on disk beside a GPU, or encoded rows")

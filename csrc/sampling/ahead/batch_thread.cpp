@@ -14,16 +14,12 @@
 #include <utility>
 
 #include "common/check.h"
-#include "memory/huge_pages.h"
-#include "memory/stored_rows.h"
 #include "memory/stream_event.h"
+#include "memory/torch_tensor.h"
 #include "sampling/khop/backend.h"
 
 namespace peergraph {
 namespace {
-
-// As in Python, see launching.py.
-constexpr int64_t kLeastHugePageBytes = int64_t{4} << 20;
 
 struct Batch {
   BatchRequest request;
@@ -99,10 +95,7 @@ struct BatchThread::State {
   }
 
   TorchTensor tensor(const std::vector<int64_t>& sizes, int32_t dtype, int64_t num_bytes) const {
-    TorchTensor result(torch, sizes, dtype, device);
-    if (device < 0 && num_bytes >= kLeastHugePageBytes)
-      ask_for_huge_pages(reinterpret_cast<uintptr_t>(result.data()), num_bytes);
-    return result;
+    return torch_tensor(torch, device, sizes, dtype, num_bytes);
   }
 
   template <typename T>
@@ -121,8 +114,10 @@ struct BatchThread::State {
     if (batch.after) batch.after->synchronize();
 #endif
     sample(request, batch.result);
-    for (const TableOfBatch& table : request.tables->tables)
-      batch.result.rows.push_back(rows_of(table, request, batch.result));
+    std::vector<TableRead> reads;
+    for (const TableOfBatch& of : request.tables->tables)
+      reads.push_back({of.table.get(), of.elements.get(), ids_of(of, request, batch.result)});
+    batch.result.rows = gather_tables(reads, torch, request.list_sizes, request.launch);
 #ifdef PEERGRAPH_CUDA
     if (device >= 0) batch.ready.emplace(device).record(stream);
 #endif
@@ -161,8 +156,8 @@ struct BatchThread::State {
     return offsets;
   }
 
-  TorchTensor rows_of(const TableOfBatch& table, const BatchRequest& request,
-                      const BatchResult& result) const {
+  static IdList ids_of(const TableOfBatch& table, const BatchRequest& request,
+                       const BatchResult& result) {
     const auto& counts = table.of_edges ? result.sample.num_edges : result.sample.num_nodes;
     PG_CHECK_ARG(table.type >= 0 && static_cast<size_t>(table.type) < counts.size(),
                  "rows of a type that does not exist");
@@ -179,13 +174,7 @@ struct BatchThread::State {
     ids.id_bytes = sizeof(int64_t);
     ids.count = count;
     ids.max_blocks = request.max_blocks;
-    std::vector<int64_t> sizes{count};
-    sizes.insert(sizes.end(), table.row_shape.begin(), table.row_shape.end());
-    TorchTensor rows = tensor(sizes, table.dtype, count * table.row_bytes);
-    gather_stored(table.table, table.codec ? &*table.codec : nullptr,
-                  table.scales ? &*table.scales : nullptr, ids, static_cast<char*>(rows.data()),
-                  request.launch);
-    return rows;
+    return ids;
   }
 };
 

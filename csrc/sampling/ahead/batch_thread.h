@@ -11,27 +11,23 @@
 
 #include "common/launch.h"
 #include "common/torch_memory.h"
+#include "memory/gather_tables.h"
 #include "memory/lease.h"
-#include "memory/row_codec.h"
-#include "memory/table_view.h"
 #include "sampling/khop/khop.h"
 
 namespace peergraph {
 
 /// A table with a row for each node of a type, or for each edge of a relation.
 struct TableOfBatch {
-  Leased<TableView> table;
-  std::optional<RowCodec> codec;            // decodes the rows, if they are encoded
-  std::optional<Leased<TableView>> scales;  // of the rows, where they are apart
+  std::shared_ptr<const StoredTable> table;
+  std::shared_ptr<const StoredTable> elements;  // of the lists in the rows, as in TableRead
   bool of_edges = false;
-  int type = 0;           // index into the sampler's node types or relations
-  int32_t dtype = 0;      // torch's number
-  int64_t row_bytes = 0;  // of a row that the batch gets
-  std::vector<int64_t> row_shape;
+  int type = 0;  // index into the sampler's node types or relations
 };
 
 struct TablesOfBatch {
   std::vector<TableOfBatch> tables;
+  int64_t num_lists = 0;  // tables with elements
 };
 
 /// What a batch is made of. The memory that it refers to stays until the batch is taken.
@@ -46,7 +42,8 @@ struct BatchRequest {
   int64_t* mailbox = nullptr;
   int64_t work_space = 0;  // its number
   std::shared_ptr<const TablesOfBatch> tables;
-  int64_t max_blocks = 0;  // of a gather, see IdList
+  int64_t* list_sizes = nullptr;  // as those of gather_tables
+  int64_t max_blocks = 0;         // of a gather, see IdList
   Launch launch;
 };
 
@@ -58,7 +55,7 @@ struct BatchResult {
   std::exception_ptr error;  // std::bad_alloc: whoever has more memory may try again
   SampleResult sample;       // its counts; the memory is that of the arrays
   BatchArrays arrays;
-  std::vector<TorchTensor> rows;  // of each table
+  std::vector<TorchTensor> rows;  // as gather_tables returns them
 };
 
 class BatchThread {

@@ -21,6 +21,7 @@ from peergraph.memory.table.encoded_rows import EncodedRows
 from peergraph.memory.table.gather_tables import gather_tables
 from peergraph.memory.table.host_rows import host_rows
 from peergraph.memory.table.kernel_argument import table_argument
+from peergraph.memory.table.list_table import ListRows, ListTable, list_places
 from peergraph.memory.table.narrow_table import NarrowTable
 from peergraph.memory.table.row_codec import RowCodec
 from peergraph.memory.table.storage_report import StorageReport
@@ -37,6 +38,8 @@ __all__ = [
     "ExchangeSession",
     "FetchedRows",
     "Group",
+    "ListRows",
+    "ListTable",
     "Machines",
     "NarrowTable",
     "NetworkTraffic",
@@ -56,6 +59,7 @@ __all__ = [
     "gather_tables",
     "host_rows",
     "limit_blocks",
+    "list_places",
     "measure_topology",
     "on_thread_stream",
     "record_cuda_graph",

@@ -28,7 +28,6 @@ from torch_frame import TensorFrame, stype
 
 from peergraph_pyg import store_of
 from peergraph_pyg.prefetching.native_iterator import NativeIterator
-from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.frames import (
     STYPES,
     check_same_frame,
@@ -51,22 +50,33 @@ def check_batch(batch: Any, data: Any, device: torch.device | str) -> None:
         check_same_frame(batch[KEYS].frame, data[KEYS].frame[batch[KEYS].e_id.cpu()], device)
 
 
-@pytest.mark.parametrize("has_lists", [False, True])
-def test_rows_gathered_without_python(has_lists: bool, device: torch.device) -> None:
-    """Rows of columns are gathered by a thread of C++, if there are no lists."""
-    data, dense = random_tables(), (stype.numerical, stype.categorical, stype.embedding)
-    if not has_lists:
-        for seed, storage in enumerate(data.node_stores):
-            storage.tf = random_frame(storage.tf.num_rows, seed, dense)
-        data[KEYS].frame = random_frame(70, 5, dense)
+DENSE = (stype.numerical, stype.categorical, stype.embedding)
+
+
+@pytest.mark.parametrize("links", [False, True])
+@pytest.mark.parametrize("stypes", [STYPES, DENSE, (stype.text_tokenized,)])
+def test_rows_gathered_without_python(
+    stypes: tuple[stype, ...], links: bool, device: torch.device
+) -> None:
+    """A thread of C++ gathers the rows of all columns, lists among them; types without rows and
+    seeds without neighbours.
+    """
+    data = random_tables(rows=(30, 20, 0))
+    for seed, storage in enumerate(data.node_stores):
+        storage.tf = random_frame(storage.tf.num_rows, seed, stypes)
+    data[KEYS].frame = random_frame(20, 5, stypes)
     shared = peergraph_pyg.share(data, device=device)
-    loader = NeighborLoader(shared, [3, 2], input_nodes="user", batch_size=7)
+    if links:
+        loader = LinkNeighborLoader(shared, [3, 2], edge_label_index=KEYS, batch_size=3)
+    else:
+        loader = NeighborLoader(shared, [3, 2], input_nodes="user", batch_size=1)
     iterator = iter(peergraph_pyg.prefetch(loader, 2))
-    assert isinstance(iterator, PrefetchIterator if has_lists else NativeIterator)
+    assert isinstance(iterator, NativeIterator)
     batches = list(iterator)
-    assert len(batches) == 5
+    assert len(batches) == (7 if links else 30)
     for batch in batches:
         check_batch(batch, data, device)
+    assert links or any(batch["order"].num_nodes == 0 for batch in batches)
 
 
 @pytest.mark.parametrize("plan", PLANS)

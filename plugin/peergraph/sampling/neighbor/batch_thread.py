@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.memory import Table
+from peergraph.memory import ListRows, ListTable, Table
 from peergraph.memory.device.launching import launch_on, stream_address, with_index
-from peergraph.memory.device.torch_functions import adopt_tensors, dtype_number, torch_functions
+from peergraph.memory.device.torch_functions import adopt_tensors, torch_functions
+from peergraph.memory.table.list_table import list_sizes
+from peergraph.memory.table.stored_table import stored_tables
 from peergraph.sampling.neighbor.native_result import ResultArrays, ResultCounts
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler, Seeds
 from peergraph.sampling.neighbor.workspace import MOST_SCRATCH, Workspace, WorkspacePool
@@ -26,16 +28,22 @@ _SLICE_S = 0.05
 
 
 class BatchTables:
-    """Tables whose rows batches get: of a sample's nodes of a type, or edges of a relation."""
+    """Tables whose rows batches get: of a sample's nodes of a type, or edges of a relation.
 
-    def __init__(self, native: _C.TablesOfBatch) -> None:
+    Attributes:
+        native: the tables for a thread.
+        have_lists: whether the rows of each table are lists.
+    """
+
+    def __init__(self, native: _C.TablesOfBatch, have_lists: Sequence[bool]) -> None:
         self.native = native
+        self.have_lists = have_lists
 
     @classmethod
     def of(
-        cls, store: Store, tables: Sequence[tuple[NodeType | EdgeType, Table]]
+        cls, store: Store, tables: Sequence[tuple[NodeType | EdgeType, Table | ListTable]]
     ) -> BatchTables | None:
-        """Returns the tables; None if some rows are not gathered by one kernel.
+        """Returns the tables; None if some rows are not gathered by kernels of the device.
 
         Args:
             store: that samples are drawn from.
@@ -45,12 +53,20 @@ class BatchTables:
         for owner, table in tables:
             of_edges = isinstance(owner, tuple)
             types = list(store.edge_types if of_edges else store.node_types)
-            direct, dtype = table.direct_read(), dtype_number(table.dtype)
-            if direct is None or dtype is None or owner not in types:
+            stored = stored_tables(table)
+            if stored is None or owner not in types:
                 return None
-            index, row = types.index(owner), list(table.shape[1:])
-            native.append((*direct, of_edges, index, dtype, table.dtype.itemsize, row))
-        return cls(_C.TablesOfBatch(native))
+            native.append((*stored, of_edges, types.index(owner)))
+        have_lists = [isinstance(table, ListTable) for _, table in tables]
+        return cls(_C.TablesOfBatch(native), have_lists)
+
+    def rows(self, tensors: Iterable[Tensor]) -> list[Tensor | ListRows]:
+        """Returns the rows of each table, of tensors that a thread has made."""
+        ahead = iter(tensors)
+        return [
+            ListRows(next(ahead), next(ahead)) if has_lists else next(ahead)
+            for has_lists in self.have_lists
+        ]
 
 
 class BatchRequest(NamedTuple):
@@ -58,13 +74,14 @@ class BatchRequest(NamedTuple):
 
     number: int
     sampler: NeighborSampler
+    tables: BatchTables
 
 
 class AheadBatch(NamedTuple):
     """A sample, and rows for its nodes and edges, in the order of :class:`BatchTables`."""
 
     sample: Sample
-    rows: list[Tensor]
+    rows: list[Tensor | ListRows]
 
 
 class BatchThread:
@@ -134,6 +151,7 @@ class BatchThread:
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             request = sampler.request(seeds, seed, seed_time, seed_start)
             workspace = self._workspace_of(sampler)
+        sizes = list_sizes(sum(tables.have_lists), self._device)
         self._count += 1
         self._native.submit(
             number=self._count,
@@ -146,12 +164,13 @@ class BatchThread:
             mailbox=workspace.mailbox,
             work_space=self._number,
             tables=tables.native,
+            list_sizes=sizes,
             max_blocks=self._max_blocks,
             num_threads=torch.get_num_threads(),
             after=after,
-            memory=(sampler, request, workspace),
+            memory=(sampler, request, workspace, sizes),
         )
-        return BatchRequest(self._count, sampler)
+        return BatchRequest(self._count, sampler, tables)
 
     def take(self, request: BatchRequest) -> AheadBatch | None:
         """Waits for a batch; the current stream waits for the thread's work. Batches are taken in
@@ -183,7 +202,7 @@ class BatchThread:
                 if tensor is not None:
                     tensor.record_stream(reader)
         sample = request.sampler.sample_of(ResultArrays.of(*arrays), ResultCounts(*counts))
-        return AheadBatch(sample, rows)
+        return AheadBatch(sample, request.tables.rows(rows))
 
     def _take_oldest(self) -> Any:
         batch = None

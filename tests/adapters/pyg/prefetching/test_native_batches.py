@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import random
@@ -15,7 +14,6 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NegativeSampling
 
-import peergraph._C as _C
 import peergraph_pyg
 from peergraph.sampling.neighbor import batch_thread
 from peergraph_pyg.prefetching.native_iterator import NativeIterator
@@ -23,6 +21,7 @@ from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
 from tests.adapters.pyg.prefetching.loops import assert_equal, epochs, node_loader
 from tests.held_resources import check_no_more_held, held, resident_bytes
+from tests.memory.no_memory import functions_without_memory
 
 
 def timed_data(seed: int) -> Data:
@@ -153,17 +152,9 @@ def test_a_wrong_seed_fails_its_batch_alone(depth: int, device: torch.device) ->
 
 def test_batches_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch has no memory for the thread, the loop makes the batches."""
-    fails = ctypes.CFUNCTYPE(ctypes.c_int32)(lambda: 1)
-    address = ctypes.cast(fails, ctypes.c_void_p).value
-    assert address is not None
-    without = _C.TorchFunctions(
-        **dict.fromkeys(("empty", "data_pointer", "delete_tensor"), address),
-        **dict.fromkeys(("set_stream", "reset_stream"), 0),
-        **dict.fromkeys(("device_type", "uint8", "int32", "int64"), 0),
-    )
     loader = node_loader("cpu")
     expected, _ = epochs(loader, 0)
-    monkeypatch.setattr(batch_thread, "torch_functions", lambda _: without)
+    monkeypatch.setattr(batch_thread, "torch_functions", lambda _: functions_without_memory())
     assert_equal(epochs(loader, 3)[0], expected)
 
 
