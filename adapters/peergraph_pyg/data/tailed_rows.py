@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import Self
 
 from peergraph.aggregate.layers import TypedResult
-from peergraph.autograd import Function
 from peergraph.store import StoragelessTensor
 
 # Last rows that take fewer bytes than this are written to memory.
@@ -75,6 +74,8 @@ class TailedRows(StoragelessTensor):
     """
 
     _first: Tensor
+    _count: int
+    """The number of rows: to ask for the shape takes as long as a launch."""
     _last: Tensor | None
     """The row that follows all first rows; None: `_append` computes the rows."""
     _append: Append | None
@@ -143,8 +144,9 @@ class TailedRows(StoragelessTensor):
         steps: tuple[Rows, ...],
         count: int,
     ) -> Tensor:
-        rows: Tensor = _TailedRowsOf.apply(first, last, append, steps, count)
-        assert isinstance(rows, cls)
+        rows: TailedRows = _TailedRowsOf.apply(  # type: ignore[no-untyped-call]
+            first, last, append, steps, count
+        )
         # Those of the function have no gradients.
         rows._first, rows._last, rows._origin = first, last, origin
         rows._versions = _version_of(first), 0
@@ -162,6 +164,7 @@ class TailedRows(StoragelessTensor):
         """Returns rows without a gradient."""
         rows = cls._make((count, *first.shape[1:]), first.dtype, first.device)
         rows._first, rows._last, rows._append, rows._steps = first, last, append, steps
+        rows._count = count
         rows._whole, rows._lent, rows._origin = None, False, None
         return rows
 
@@ -185,7 +188,7 @@ class TailedRows(StoragelessTensor):
             draws: whether the step would give other values if it were done again.
         """
         steps = self._steps if step is None else (*self._steps, step)
-        rows = self.shape[0] if count < 0 else count
+        rows = self._count if count < 0 else count
         last = self._last if last is None else last
         # A write to rows that a step has read is a write to other rows than the step's.
         unwritten = step is None or _version_of(self._first) == self._versions[0]
@@ -194,7 +197,7 @@ class TailedRows(StoragelessTensor):
 
     def _all_rows(self) -> Tensor:
         """Returns all rows as a plain tensor."""
-        begin, end = len(self._first), self.shape[0]
+        begin, end = self._first.shape[0], self._count
         origin, append = self._origin, self._append
         if append is None:
             assert self._last is not None
@@ -251,7 +254,7 @@ class TailedRows(StoragelessTensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         rows = args[0] if args else None
-        if isinstance(rows, TailedRows) and rows._whole is None:
+        if type(rows) is cls and rows._whole is None:
             result = _of_rows(rows, func, args[1:], kwargs)
             if result is not None:
                 return result
@@ -290,7 +293,7 @@ def whole_rows(x: Any) -> Any:
     return x.materialize() if isinstance(x, TailedRows) else x
 
 
-class _TailedRowsOf(Function):
+class _TailedRowsOf(torch.autograd.Function):
     """Makes autograd know the rows that are in memory, for who looks at gradients of all rows."""
 
     @staticmethod
@@ -302,11 +305,14 @@ class _TailedRowsOf(Function):
         steps: tuple[Rows, ...],
         count: int,
     ) -> TailedRows:
-        ctx.count, ctx.has_values = len(first), not steps and append is None
+        ctx.set_materialize_grads(False)
+        ctx.count, ctx.has_values = first.shape[0], not steps and append is None
         return TailedRows.make(first, last, append, steps, count)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 5
         if not ctx.has_values:
             raise NotImplementedError(_NO_VALUES)
         return grad[: ctx.count], grad[ctx.count :].sum(0, keepdim=True), None, None, None
@@ -315,7 +321,7 @@ class _TailedRowsOf(Function):
 def _pays_to_write(first: Tensor, count: int) -> bool:
     """Returns whether `count` rows that follow the first rows are written to memory at once."""
     row_bytes = first.shape[1:].numel() * first.element_size()
-    return count <= len(first) or count * row_bytes < _FEWEST_BYTES
+    return count <= first.shape[0] or count * row_bytes < _FEWEST_BYTES
 
 
 def _version_of(tensor: Tensor) -> int:
@@ -325,10 +331,10 @@ def _version_of(tensor: Tensor) -> int:
 
 def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor | None:
     """Returns the result of a function that needs no rows but those in memory, or None."""
-    first, count = rows._first, rows.shape[0]
+    first, count = rows._first, rows._count
     leading = _leading_rows(func, args, kwargs, count)
     if leading is not None:
-        if leading <= len(first):
+        if leading <= first.shape[0]:
             rows._lent = True
             return first.narrow(0, 0, leading)
         return rows.with_first(first, count=leading)

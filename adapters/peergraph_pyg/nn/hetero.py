@@ -99,8 +99,9 @@ def _joined_call(
     if not all(isinstance(values, Mapping) for values in (*args_dict, weights)):
         note("forward: relation by relation, an argument is no dict")
         return None
-    edge_types = {key for key, _ in layer.convs.items()}
-    if any(key not in edge_types or key not in edge_index_dict for key in weights):
-        note("forward: relation by relation, there are weights of other relations")
-        return None
+    if weights:
+        edge_types = {key for key, _ in layer.convs.items()}
+        if any(key not in edge_types or key not in edge_index_dict for key in weights):
+            note("forward: relation by relation, there are weights of other relations")
+            return None
     return Call({key: whole_rows(x) for key, x in x_dict.items()}, edge_index_dict, weights)

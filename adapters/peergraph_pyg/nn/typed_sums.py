@@ -40,13 +40,17 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
     """
     by_kind: dict[_Kind, dict[EdgeType, _Parameters]] = {}
     classes: set[type] = set()
+    features: dict[str, _Features | None] = {}
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
             try:
                 if type(layer) not in classes:  # as often as there are classes, not relations
                     layer._require_class(*_STEPS)
                     classes.add(type(layer))
-                kind, parameters = _kind(edge_type, layer, call)
+                for node_type in (edge_type[0], edge_type[2]):
+                    if node_type not in features:  # likewise for node types
+                        features[node_type] = _features(call.x.get(node_type))
+                kind, parameters = _kind(edge_type, layer, call, features)
             except Unsupported as reason:
                 note(f"forward: {' '.join(edge_type)} alone, {reason}")
             else:
@@ -82,7 +86,26 @@ class _Parameters(NamedTuple):
     bias: Tensor | None
 
 
-def _kind(edge_type: EdgeType, layer: Any, call: Call) -> tuple[_Kind, _Parameters]:
+class _Features(NamedTuple):
+    """What relations ask about the features of a node type."""
+
+    x: Tensor
+    device: torch.device
+    dtype: torch.dtype
+    columns: int
+
+
+def _features(x: Any) -> _Features | None:
+    """Returns what relations ask about features; None unless they are a matrix with columns."""
+    if not is_matrix(x):
+        return None
+    columns = int(x.shape[1])
+    return _Features(x, x.device, x.dtype, columns) if columns else None
+
+
+def _kind(
+    edge_type: EdgeType, layer: Any, call: Call, features: Mapping[str, _Features | None]
+) -> tuple[_Kind, _Parameters]:
     """Returns the kind of a relation, whose layer's class is supported, and its parameters; raises
     Unsupported if it runs alone.
     """
@@ -101,39 +124,36 @@ def _kind(edge_type: EdgeType, layer: Any, call: Call) -> tuple[_Kind, _Paramete
     reduce = layer._require_own_settings(steps=_STEPS)
     if reduce not in ("sum", "mean"):
         raise Unsupported(f"aggr is {layer.aggr}")
-    ends: tuple[Any, Any] = call.x.get(edge_type[0]), call.x.get(edge_type[2])
-    source, target = ends
-    weight, bias = _weight_and_bias(to_rows, source, edges)
+    device = edges.device
+    source, target = features[edge_type[0]], features[edge_type[2]]
+    for node_type, end in ((edge_type[0], source), (edge_type[2], target)):
+        if end is None or end.device != device:
+            kind = kind_of(call.x.get(node_type))
+            raise Unsupported(f"x is a {kind}, without columns or on another device")
+    assert source is not None
+    assert target is not None
+    weight, bias = _weight_and_bias(to_rows, source)
     self_weight, self_bias = None, None
     if to_self is not None:
-        self_weight, self_bias = _weight_and_bias(to_self, target, edges)
-    elif target is not source:
-        _require_features(target, edges)
+        self_weight, self_bias = _weight_and_bias(to_self, target)
     require(self_bias is None, "a map is the user's, or has hooks")
     require(bias is None or is_plain(bias), "the bias is of another kind")
     parameters = weight.dtype
     same = self_weight is None or self_weight.dtype == parameters
     require(same and (bias is None or bias.dtype == parameters), "parameters have several dtypes")
-    dtype = product_dtype(edges.device, parameters, source.dtype, target.dtype)
+    dtype = product_dtype(device, parameters, source.dtype, target.dtype)
     if dtype is None:
         raise Unsupported(f"x is {source.dtype} and {target.dtype}, weights {parameters}")
-    _require_weights(weights, edges, source)
-    kind = _Kind(reduce, weight.shape[0], edges.device, dtype, parameters)
-    return kind, _Parameters(weight, self_weight, bias)
+    _require_weights(weights, edges, source.x)
+    kind_of_sums = _Kind(reduce, weight.shape[0], device, dtype, parameters)
+    return kind_of_sums, _Parameters(weight, self_weight, bias)
 
 
-def _require_features(x: Any, edges: Tensor) -> None:
-    """Raises Unsupported unless `x` is a matrix on the device of the edges."""
-    if not is_matrix(x) or x.shape[1] == 0 or x.device != edges.device:
-        raise Unsupported(f"x is a {kind_of(x)}, without columns or on another device")
-
-
-def _weight_and_bias(linear: Any, x: Any, edges: Tensor) -> tuple[Tensor, Any]:
+def _weight_and_bias(linear: Any, x: _Features) -> tuple[Tensor, Any]:
     """Returns the parameters of a map of features; raises Unsupported unless it is PyG's own."""
-    _require_features(x, edges)
     require(is_plain_map(linear), "a map is the user's, or has hooks")
     weight, bias = weight_and_bias(linear)
-    fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.shape[1]
+    fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.columns
     require(fits, "weights do not fit")
     return weight, bias
 
