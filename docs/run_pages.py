@@ -31,6 +31,7 @@ GUIDES = (
     "pagerank",
     "captured_steps",
     "samplers",
+    "batches_ahead",
 )
 PAGES = (*(f"start/{name}" for name in TUTORIALS), *(f"guides/{name}" for name in GUIDES))
 _BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

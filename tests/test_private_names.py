@@ -171,6 +171,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_fused_rms_norm_backward": _of_newer_torch("_fused_rms_norm_backward"),
     "_get_current_dispatch_mode_stack": _torch("torch.utils._python_dispatch"),
     "_get_backend": _torch("torch.distributed.ProcessGroup"),
+    "_get_iterator": _torch("torch.utils.data.DataLoader"),
     "_get_default_store": _torch("torch.distributed.distributed_c10d"),
     "_global_backward_hooks": _torch("torch.nn.modules.module"),
     "_global_backward_pre_hooks": _torch("torch.nn.modules.module"),

@@ -6,7 +6,6 @@ treat everything else as before.
 
 from __future__ import annotations
 
-from peergraph.integration import explain
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import nn
@@ -24,6 +23,7 @@ from .fullgraph.full_graph import full_graph, partition_of
 from .loader import patches
 from .loader.batch_negatives import HardNegatives, InBatchNegatives
 from .loader.exclude_targets import ExcludeTargets
+from .loader.explain_loader import explain
 from .loader.lazy import lazy
 from .loader.ppr import PPRLoader, PPRSampler
 from .loader.resume import stateful

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -77,13 +78,18 @@ def ragged(layout: str, rows: int, columns: int, values: Tensor, offset: Tensor)
 
     Their own checks would wait for the GPU several times.
     """
-    from torch_frame.data import MultiEmbeddingTensor, MultiNestedTensor
-
-    kind = MultiEmbeddingTensor if layout == "joined" else MultiNestedTensor
+    kind = _ragged_class(layout)
     nested = kind.__new__(kind)
     nested.num_rows, nested.num_cols = rows, columns
     nested.values, nested.offset = values, offset
     return nested
+
+
+@cache
+def _ragged_class(layout: str) -> Any:
+    from torch_frame.data import MultiEmbeddingTensor, MultiNestedTensor
+
+    return MultiEmbeddingTensor if layout == "joined" else MultiNestedTensor
 
 
 def stype_class() -> Any:

@@ -30,6 +30,8 @@ from .loop_rng import DrawsAhead, LoopRng
 from .prefetch_iterator import PrefetchOptions
 from .thread_state import return_stream, take_stream
 
+_OWN_ITERATOR = "an iterator of its own"
+
 
 @dataclass
 class _Begun:
@@ -227,9 +229,21 @@ def native_iterator(
     Raises:
         Unsupported: the batches need Python on the way; says why.
     """
+    rows = rows_ahead(loader, store)
     iterator = getattr(batches, "iterator", batches)  # PyG's gathers rows after torch's
     if store is None or type(iterator) is not _SingleProcessDataLoaderIter:
-        raise Unsupported("a loader with workers or an iterator of its own, or without a store")
+        raise Unsupported(_OWN_ITERATOR)
+    return NativeIterator(loader, iterator, rows, depth, options, store)
+
+
+def rows_ahead(loader: Any, store: Store | None) -> _Rows:
+    """Returns what is known of the rows of a loader's batches, if a thread of C++ can make them.
+
+    Raises:
+        Unsupported: as :func:`native_iterator`.
+    """
+    if store is None:
+        raise Unsupported("the data is not shared")
     is_supported = BatchThread.is_supported(torch.device(store.device))
     require(is_supported, "this version of torch lacks a function that a thread of C++ needs")
     _require_fit(loader)
@@ -241,7 +255,7 @@ def native_iterator(
     rows = _Rows(sampler, tables)
     is_in_reach = rows.tables(sampler.core) is not None
     require(is_in_reach, "rows in host memory or on disk beside a GPU, or encoded rows")
-    return NativeIterator(loader, iterator, rows, depth, options, store)
+    return rows
 
 
 def _require_fit(loader: Any) -> None:
@@ -251,6 +265,9 @@ def _require_fit(loader: Any) -> None:
     kind = NodeLoader if isinstance(loader, NodeLoader) else LinkLoader
     is_pygs = isinstance(loader, kind) and type(loader).filter_fn is kind.filter_fn
     require(is_pygs, "a loader that is not PyG's")
+    require(loader.num_workers == 0, "workers of torch")
+    iterates = type(loader).__iter__, type(loader)._get_iterator
+    require(iterates == (kind.__iter__, kind._get_iterator), _OWN_ITERATOR)
     is_pygs = getattr(loader.collate_fn, "__func__", None) is kind.collate_fn
     require(is_pygs, "a collate_fn of its own")
     require(not loader.pin_memory, "pin_memory")

@@ -107,7 +107,7 @@ class PrefetchLoader:
         tries_both: bool = False,
     ) -> None:
         check_number("depth", depth, 0, MAX_DEPTH)
-        self._tries_both = tries_both
+        self.tries_both = tries_both
         self.loader = loader
         self.depth = depth
         self.prefetch_options = options or PrefetchOptions()
@@ -136,7 +136,7 @@ class PrefetchLoader:
             )
         except Unsupported as reason:
             note_fallback(self.loader, f"a thread of Python makes the batches: {reason}")
-        if self._tries_both and device.type == "cuda":
+        if self.tries_both and device.type == "cuda":
             way = _way_of(self.loader)
         ahead = PrefetchIterator(iterator, self.depth, device, options, store, way=way)
         return self._read(ahead, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from typing import Any, TypeVar
 
 import torch
@@ -48,20 +48,25 @@ def _log_once(line: str) -> None:
     _logger.info("%s", line)
 
 
-def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
-    """Names the code that runs each step of a layer's call. Makes the call on a copy of the
-    layer, with gradients where they are enabled, as in ``torch.no_grad()`` they are not.
+@singledispatch
+def explain(layer: Any, *args: Any, **kwargs: Any) -> str:
+    """Names the code that runs each step of a layer's call, or that makes the batches of a loader
+    of PyG. Makes the call on a copy of the layer, with gradients where they are enabled, as in
+    ``torch.no_grad()`` they are not. Takes no batch of a loader.
 
     Args:
-        layer: a layer, or a model of several layers.
-        args, kwargs: the arguments of the call, as in ``explain(layer, x, edge_index)``.
+        layer: a layer, a model of several layers, or a loader.
+        args, kwargs: the arguments of the call, as in ``explain(layer, x, edge_index)``; none for a
+            loader.
 
     Returns:
         A line for each step: Peergraph's kernel and the sparse matrix that it runs over, or the
-        reason why the framework's own code runs. The layer and the random state do not change.
+        reason why the framework's own code runs. For a loader, a line: whether the loop, workers
+        or a thread make its batches, and why not a thread of C++. The layer, the loader and the
+        random state do not change.
 
     Raises:
-        TypeError: `layer` is not a module.
+        TypeError: `layer` is none of these.
     """
     check_module(layer)
     lines: list[str] = []

@@ -318,6 +318,54 @@ def test_errors_that_kernels_reported_before_reach_the_loop() -> None:
         list(iterator)
 
 
+class OwnIterator(NeighborLoader):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+def test_explanations(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said of a loader is what its iterator is; no batch is made, no number is drawn."""
+    monkeypatch.delenv("PEERGRAPH_PREFETCH", raising=False)
+    shared = peergraph_pyg.share(random_data(), device=device)
+    state = torch.get_rng_state()
+    plain = NeighborLoader(shared, [2], batch_size=16)
+    transformed = NeighborLoader(shared, [2], batch_size=16, transform=lambda batch: batch)
+    turns = ", or the loop where its steps are shorter then" if device.type == "cuda" else ""
+    by_loop = "batches: the loop makes them as it asks for them"
+    texts = {
+        peergraph_pyg.prefetch(plain, 3): "batches: a thread of C++ makes them, 3 ahead",
+        peergraph_pyg.prefetch(plain, 0): f"{by_loop}: the depth is 0",
+        peergraph_pyg.prefetch(transformed): (
+            f"batches: a thread of Python makes them, 1 ahead{turns}: a transform"
+        ),
+        peergraph_pyg.prefetch(transformed, 2): (
+            "batches: a thread of Python makes them, 2 ahead: a transform"
+        ),
+        peergraph_pyg.prefetch(OwnIterator(shared, [2])): (
+            f"batches: a thread of Python makes them, 1 ahead{turns}: an iterator of its own"
+        ),
+        NeighborLoader(random_data(), [2]): f"{by_loop}: PyG's own code, the data is not shared",
+        NeighborLoader(random_data(), [2], num_workers=2): (
+            "batches: 2 workers of torch make them"
+        ),
+    }
+    on_cpu = f"{by_loop}: the store is on the CPU; prefetch(loader) makes them ahead"
+    on_gpu = "batches: a thread of C++ makes them, 1 ahead"
+    texts[plain] = on_cpu if device.type == "cpu" else on_gpu
+    kinds = {"a thread of C++": NativeIterator, "a thread of Python": PrefetchIterator}
+    for loader, text in texts.items():
+        assert peergraph_pyg.explain(loader) == text
+        assert torch.equal(torch.get_rng_state(), state)
+    for loader, text in texts.items():
+        kind = next((kinds[who] for who in kinds if who in text), None)
+        assert kind is None or isinstance(iter(loader), kind)
+    monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
+    if device.type == "cuda":
+        assert peergraph_pyg.explain(plain) == f"{by_loop}: the depth is 0"
+    with pytest.raises(TypeError, match="expected a torch.nn.Module, got list"):
+        peergraph_pyg.explain([1, 2])
+
+
 class LoggedLoader(NeighborLoader):  # type: ignore[misc]
     """A loader of this name is logged by no other test."""
 
