@@ -23,9 +23,10 @@ RULES: dict[OpOverload, Rule] = {}
 FUNCTION_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions and methods of torch. A rule is called with the arguments of the function."""
 
-ANYWHERE_RULES: dict[Callable[..., Any], Rule] = {}
-"""Those that serve rows on the device and offloaded ones: they call other functions of torch, and
-:func:`run_as_is` where there is nothing to do but to run the function."""
+OFFLOADED_RULES: dict[Callable[..., Any], Rule] = {}
+"""Those of offloaded rows; functions that have none here are recorded. Many serve rows on the
+device, too: they call other functions of torch, and :func:`run_as_is` where there is nothing to do
+but to run the function."""
 
 CHUNK_RULES: dict[Callable[..., Any], Rule] = {}
 """Rules of functions on the plain rows of a chunk (:class:`ChunkRows`), which take less of the
@@ -63,14 +64,21 @@ def function_rule(
     """Registers the decorated function as the rule of `functions` of torch.
 
     Args:
-        anywhere: whether the rule serves offloaded rows, too: see :data:`ANYWHERE_RULES`.
+        anywhere: whether the rule serves offloaded rows, too: see :data:`OFFLOADED_RULES`.
     """
 
     def register(function: _AnyRule) -> _AnyRule:
-        rules = dict.fromkeys(functions, function)
-        FUNCTION_RULES.update(rules)
-        if anywhere:
-            ANYWHERE_RULES.update(rules)
+        FUNCTION_RULES.update(dict.fromkeys(functions, function))
+        return offloaded_rule(*functions)(function) if anywhere else function
+
+    return register
+
+
+def offloaded_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function in :data:`OFFLOADED_RULES`."""
+
+    def register(function: _AnyRule) -> _AnyRule:
+        OFFLOADED_RULES.update(dict.fromkeys(functions, function))
         return function
 
     return register

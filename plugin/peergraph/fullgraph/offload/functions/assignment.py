@@ -23,13 +23,13 @@ from peergraph.fullgraph.offload.tensor.offloaded_function import (
     OffloadedFunction,
     without_inference,
 )
-from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor, make_shell
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.assignment import put_at_elements, values_for_rows
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, method, offloaded_rule
 from peergraph.fullgraph.tensor.selection import index_on_device, selection, take
 
 
@@ -98,6 +98,7 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
     _write(x, chosen, written)
 
 
+@offloaded_rule(torch.cat, torch.concat, torch.concatenate)
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
     """As `torch.cat`. To be joined along the rows, offloaded tensors with one value a row are
     computed and moved to the device; wider ones raise NotImplementedError.
@@ -112,6 +113,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
     return torch.cat([on_device(x) if isinstance(x, OffloadedTensor) else x for x in tensors], dim)
 
 
+@offloaded_rule(Tensor.data.__set__)  # type: ignore[attr-defined]
 def set_data(x: OffloadedTensor, value: Tensor) -> None:
     """Refuses ``x.data = value``."""
     raise NotImplementedError(
@@ -161,10 +163,6 @@ for _name in (*_IN_PLACE, *(f"__i{name}__" for name in _OPERATORS)):
     if _name != "requires_grad_" and hasattr(Tensor, _name):
         _function = getattr(Tensor, _name)
         FUNCTION_RULES.setdefault(_function, _then_written(_function))
-
-
-RULES[Tensor.data.__set__] = set_data  # type: ignore[attr-defined]
-RULES[torch.cat] = RULES[torch.concat] = RULES[torch.concatenate] = cat
 
 
 def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:

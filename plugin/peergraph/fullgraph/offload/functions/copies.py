@@ -11,15 +11,16 @@ from torch import Tensor
 from peergraph.fullgraph.offload.functions.expanded_rows import expanded_rows
 from peergraph.fullgraph.offload.functions.recording import record
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
-    RULES,
     ChangeMark,
     OffloadedTensor,
     Whole,
     make_shell,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import offloaded_rule
 
 
+@offloaded_rule(Tensor.__deepcopy__)
 def deepcopy(x: OffloadedTensor, memo: dict[int, Any]) -> Any:
     """A tensor of the same rows, which are never changed: a change gives a tensor other rows."""
     if not x.is_leaf:
@@ -31,6 +32,7 @@ def deepcopy(x: OffloadedTensor, memo: dict[int, Any]) -> Any:
     return memo[id(x)]
 
 
+@offloaded_rule(Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
 def detach(x: OffloadedTensor) -> OffloadedTensor:
     """The same rows without history. What changes one of both in place changes the other."""
     result: OffloadedTensor = record(Tensor.detach, (x,), {})
@@ -38,6 +40,7 @@ def detach(x: OffloadedTensor) -> OffloadedTensor:
     return result
 
 
+@offloaded_rule(Tensor.expand_as)
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
     """As `Tensor.expand_as`: a plain row, expanded to offloaded rows, has their chunks."""
     if isinstance(other, OffloadedTensor) and not isinstance(x, PartitionedTensor):
@@ -49,9 +52,3 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
             return result
     plain: Tensor = record(Tensor.expand_as, (x, other), {})
     return plain
-
-
-RULES[Tensor.__deepcopy__] = deepcopy
-RULES[Tensor.detach] = RULES[torch.detach] = detach
-RULES[Tensor.data.__get__] = detach  # type: ignore[attr-defined]
-RULES[Tensor.expand_as] = expand_as

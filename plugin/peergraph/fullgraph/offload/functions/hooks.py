@@ -10,8 +10,9 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.functions.recording import refuse
 from peergraph.fullgraph.offload.gradients.segment import gets_gradient, make_boundary, row_operand
-from peergraph.fullgraph.offload.tensor.offloaded_tensor import RULES, OffloadedTensor
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.tensor.nested import tensors_in
+from peergraph.fullgraph.tensor.registry import offloaded_rule
 
 
 def require_node(name: str, x: OffloadedTensor) -> None:
@@ -31,15 +32,13 @@ def require_node(name: str, x: OffloadedTensor) -> None:
     make_boundary(x)
 
 
+@offloaded_rule(torch.autograd.grad)
 def _autograd_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     for x in tensors_in(inputs):
         if isinstance(x, OffloadedTensor):
             require_node("autograd.grad", x)
     with torch._C.DisableTorchFunctionSubclass():
         return torch.autograd.grad(outputs, inputs, *args, **kwargs)
-
-
-RULES[torch.autograd.grad] = _autograd_grad
 
 
 def _with_node(name: str) -> Callable[..., Any]:
@@ -55,4 +54,4 @@ def _with_node(name: str) -> Callable[..., Any]:
 
 
 for _name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook"):
-    RULES[getattr(Tensor, _name)] = _with_node(_name)
+    offloaded_rule(getattr(Tensor, _name))(_with_node(_name))

@@ -21,14 +21,11 @@ from peergraph.fullgraph.structure.node_index import (
 )
 from peergraph.fullgraph.tensor.arguments import of_rule
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import ANYWHERE_RULES, METHODS
+from peergraph.fullgraph.tensor.registry import METHODS, OFFLOADED_RULES
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.without_memory import make_without_memory
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
-
-RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""Rules of functions that :data:`ANYWHERE_RULES` has none of. All others are recorded."""
 
 
 class ChangeMark:
@@ -256,7 +253,7 @@ class OffloadedTensor(PartitionedTensor):
                 "torch.jit.script: offloaded rows do not see the parameters that a scripted module "
                 "reads: call the module as it was before it was scripted"
             )
-        rule = RULES.get(func) or ANYWHERE_RULES.get(func)
+        rule = OFFLOADED_RULES.get(func)
         if rule is not None:
             return rule(*args, **of_rule(func, kwargs)) if kwargs else rule(*args)
         return METHODS["record"](func, args, kwargs or {})
