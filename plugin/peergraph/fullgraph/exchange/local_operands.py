@@ -12,7 +12,8 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import Halo, add_to_owners
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.transport import split_rows
+from peergraph.fullgraph.layout.ranks import Ranks
 
 
 def local_operands(
@@ -34,10 +35,10 @@ def local_operands(
         For each source [extended rows, *features] or None; for each parameter its value or None.
     """
     tensors = [*sources, *parameters]
-    alone = plan.row_layout.group.world_size == 1
-    if alone or all(tensor is None for tensor in tensors):
+    group = plan.row_layout.group
+    if group.world_size == 1 or all(tensor is None for tensor in tensors):
         return list(sources), list(parameters)
-    results = iter(_Enter.apply(plan.transport, plan, len(sources), None, *tensors))
+    results = iter(_Enter.apply(group, plan, len(sources), None, *tensors))
     entered = [None if tensor is None else next(results) for tensor in tensors]
     return entered[: len(sources)], entered[len(sources) :]
 
@@ -46,13 +47,13 @@ class _Enter(Function):
     @staticmethod
     def forward(
         ctx: Any,
-        transport: Transport,
+        group: Ranks,
         plan: Halo | None,
         num_sources: int,
         used: set[int] | None,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        ctx.transport, ctx.plan, ctx.num_sources, ctx.used = transport, plan, num_sources, used
+        ctx.group, ctx.plan, ctx.num_sources, ctx.used = group, plan, num_sources, used
         ctx.like = [None if tensor is None else tensor.detach() for tensor in tensors[num_sources:]]
         ctx.are_tensors = [tensor is not None for tensor in tensors]
         entered = []
@@ -75,12 +76,10 @@ class _Enter(Function):
         some = [(i, grad) for i, grad in sources if grad is not None]
         if some and len(some) < len(sources):  # the same ones on all ranks, whose names are checked
             names = ", ".join(str(i) for i, _ in some)
-            ctx.transport.announce(f"gradients of operands {names}", some[0][1])
+            ctx.plan.transport.announce(f"gradients of operands {names}", some[0][1])
         for i, grad in some:
             gradients[i] = add_to_owners(ctx.plan, grad)
-        gradients[count:] = sums_of_gradients(
-            ctx.transport, by_input[count:], ctx.like, needs[count:]
-        )
+        gradients[count:] = sums_of_gradients(ctx.group, by_input[count:], ctx.like, needs[count:])
         return None, None, None, None, *gradients
 
 
@@ -89,17 +88,17 @@ class ReplicasTogether:
 
     Args:
         tensors: parameters, those that need no gradient among them.
-        transport: of the ranks.
+        group: the ranks.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], transport: Transport) -> None:
+    def __init__(self, tensors: Sequence[Tensor], group: Ranks) -> None:
         unique = {id(tensor): tensor for tensor in tensors if tensor.requires_grad}
         self._places = {key: place for place, key in enumerate(unique)}
         self._tensors = list(unique.values())
         self._used: set[int] = set()
         self._entered: tuple[Tensor, ...] = ()
         if self._tensors and torch.is_grad_enabled():
-            self._entered = enter_replicas(transport, self._tensors, self._used)
+            self._entered = enter_replicas(group, self._tensors, self._used)
 
     def enter(self, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor for computations on local rows; None for one that is not among them."""
@@ -111,17 +110,17 @@ class ReplicasTogether:
 
 
 def enter_replicas(
-    transport: Transport, tensors: Sequence[Tensor], used: set[int] | None = None
+    group: Ranks, tensors: Sequence[Tensor], used: set[int] | None = None
 ) -> tuple[Tensor, ...]:
     """Returns tensors for computations on local rows; their gradients are added up at once.
 
     Args:
-        transport: of the ranks.
+        group: the ranks.
         tensors: equal on all ranks.
         used: the places of those that have a gradient on a rank, read when the gradients come;
             None: of those that need one.
     """
-    entered: tuple[Tensor, ...] = _Enter.apply(transport, None, 0, used, *tensors)
+    entered: tuple[Tensor, ...] = _Enter.apply(group, None, 0, used, *tensors)
     return entered
 
 
@@ -129,33 +128,33 @@ class SumOverRanks(Function):
     """The sum of each rank's plain tensor, equal on all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, transport: Transport) -> Tensor:
-        ctx.transport = transport
-        return sum_of_ranks(tensor.detach().clone(), transport.group)
+    def forward(ctx: Any, tensor: Tensor, group: Ranks) -> Tensor:
+        ctx.group = group
+        return sum_of_ranks(tensor.detach().clone(), group)
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # Each rank computes with it on its own rows.
-        return (Replicated.apply(grad, ctx.transport) if grad.requires_grad else grad), None
+        return (Replicated.apply(grad, ctx.group) if grad.requires_grad else grad), None
 
 
 class Replicated(Function):
     """Identity with a gradient that is added up over the ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, transport: Transport) -> Tensor:
-        ctx.transport = transport
+    def forward(ctx: Any, tensor: Tensor, group: Ranks) -> Tensor:
+        ctx.group = group
         return tensor.view_as(tensor)
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return SumOverRanks.apply(grad, ctx.transport), None
+        return SumOverRanks.apply(grad, ctx.group), None
 
 
 def sums_of_gradients(
-    transport: Transport,
+    group: Ranks,
     grads: Sequence[Tensor | None],
     like: Sequence[Tensor | None],
     needs: Sequence[bool],
@@ -167,7 +166,7 @@ def sums_of_gradients(
     sends which ones it has. A rank that lacks one waits for the answer.
 
     Args:
-        transport: of the ranks.
+        group: the ranks.
         grads: of tensors that are equal on all ranks.
         like: these tensors.
         needs: whose gradients are added up, equal on all ranks.
@@ -184,7 +183,7 @@ def sums_of_gradients(
             if grad is None:
                 is_there[number].zero_()
             parts.append(tensor.new_zeros(tensor.numel()) if grad is None else grad.reshape(-1))
-        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), transport)
+        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), group)
         sums = split_rows(total, [*(part.numel() for part in parts), len(same)])
         counts = _counts(sums[-1], any(grads[place] is None for place, _ in same))
         for (place, tensor), part, count in zip(same, sums, counts, strict=False):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.transport import Transport, reductions_of
 from peergraph.fullgraph.layout.content_digest import device_digest
 from peergraph.fullgraph.layout.ranks import Ranks
 
@@ -125,7 +125,7 @@ class Replicas:
 def sum_of_ranks(tensor: Tensor, group: Ranks) -> Tensor:
     """Returns :meth:`Transport.all_reduce`, after a comparison of the parameters. Collective."""
     Replicas.of(group).compare()
-    return Transport.of(group).all_reduce(tensor)
+    return reductions_of(group).all_reduce(tensor)
 
 
 def _distance(values: Tensor, first: Tensor) -> float:

@@ -40,6 +40,17 @@ class Pending(Protocol):
         ...
 
 
+class Reductions(Protocol):
+    """Reductions of plain tensors over ranks: a :class:`Transport`, or those of a chunk of rows."""
+
+    one_part_a_rank: bool
+    """Whether each rank gives one tensor to a reduction; a chunk of rows is one of several."""
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
+        """See :meth:`Transport.all_reduce`."""
+        ...
+
+
 class Transport:
     """Collectives over plain tensors on the group's device. This one serves a group of one rank.
 
@@ -47,7 +58,9 @@ class Transport:
     PeerLostError, and CollectiveMismatchError where a rank is in another exchange or collective.
     """
 
-    def __init__(self, group: Ranks) -> None:
+    one_part_a_rank = True
+
+    def __init__(self, group: Group) -> None:
         self.group = group
         self.network_bytes = 0
         """Bytes of rows that this rank has sent to ranks of other machines; without reductions."""
@@ -61,9 +74,8 @@ class Transport:
         machines do. The environment variable PEERGRAPH_TRANSPORT, ``copy`` or ``torch``, chooses
         one of them for the ranks of a machine.
         """
-        registered: Transport | None = group.shared.get(Transport)
-        if registered is not None:
-            return registered
+        if not isinstance(group, Group):
+            group.all_gather(None)  # Ranks of a chunk refuse: it has no rows of others.
         assert isinstance(group, Group)
         kind = _kind_for(group)
         key = kind, group.device, group.timeout
@@ -72,14 +84,6 @@ class Transport:
             _logger.info("rank %d exchanges rows by %s", group.rank, kind.__name__)
         transport: Transport = group.shared[key]
         return transport
-
-    @staticmethod
-    def register(group: Ranks, transport: Transport) -> None:
-        """From now on `transport` is the transport of a group. Not collective."""
-        group.shared[Transport] = transport
-
-    one_part_a_rank = True
-    """Whether each rank gives one tensor to a reduction; a chunk of rows is one of several."""
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns the element-wise sum, maximum, ... over all ranks, equal on all ranks.
@@ -185,14 +189,18 @@ class Transport:
         """Overwrites `tensor`, which is contiguous, with that of rank `src`."""
 
 
+def reductions_of(group: Ranks) -> Reductions:
+    """Returns the reductions over a group's ranks, always the same object. Not collective."""
+    registered: Reductions | None = group.shared.get(Reductions)
+    return Transport.of(group) if registered is None else registered
+
+
 class DistributedTransport(Transport):
     """Collectives of the default process group of torch.distributed: NCCL on GPUs, else Gloo.
 
     The ranks of one machine of several exchange rows, and have no other collectives: the process
     group is that of all machines (:class:`WorldGroup`).
     """
-
-    group: Group
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)

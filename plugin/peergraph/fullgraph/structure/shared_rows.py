@@ -79,7 +79,7 @@ class SharedRows:
             by_layout.setdefault(id(structure.source_layout), []).append(structure)
         self._relations = {id(s): same for same in by_layout.values() for s in same}
         self._edges: dict[int, tuple[Halo, dict[int, Csc]]] = {}
-        self._parameters = ReplicasTogether(parameters, structures[0].plan.transport)
+        self._parameters = ReplicasTogether(parameters, structures[0].plan.row_layout.group)
         self._rows: dict[Any, tuple[PartitionedTensor, Tensor]] = {}
 
     def enter(self, parameter: Tensor | None) -> Tensor | None:

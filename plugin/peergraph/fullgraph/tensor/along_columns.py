@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 from torch._ops import OpOverload
 
-from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import Rule, family
@@ -41,7 +41,7 @@ class OverRows(NamedTuple):
 
     def all_reduce(self, local: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns the reduction of each rank's `local`. Collective."""
-        return Transport.of(self.x.row_layout.group).all_reduce(local, op)
+        return reductions_of(self.x.row_layout.group).all_reduce(local, op)
 
 
 OVER_ROWS: dict[OpOverload, Callable[[OverRows], Any]] = {}

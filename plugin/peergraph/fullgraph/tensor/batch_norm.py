@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.transport import reductions_of
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.conversions import take_rows
@@ -141,7 +141,7 @@ def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     if group.world_size == 1 and local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         return mean, variance
-    if not Transport.of(group).one_part_a_rank:
+    if not reductions_of(group).one_part_a_rank:
         rows = wrap(local, x.row_layout, x.partitioned_dim)
         variance, mean = moments(rows, list(_other_dims(local)), 0, keepdim=False)
         return mean, variance
@@ -163,7 +163,7 @@ def statistics_of_ranks(layout: RowLayout, mean: Tensor, variance: Tensor) -> tu
     group = layout.group
     parts = mean.new_zeros(group.world_size, 2, *mean.shape)
     parts[group.rank, 0], parts[group.rank, 1] = mean, variance
-    parts = Transport.of(group).all_reduce(parts)
+    parts = reductions_of(group).all_reduce(parts)
     shares = _shares_of(layout, parts)
     means, variances = parts.unbind(1)
     mean = (shares * means).sum(0)
@@ -218,7 +218,7 @@ def channel_gradients(
             (grad_local * centered).sum(dims, dtype=mean.dtype),
         ]
     )
-    grad_bias, products = Transport.of(x.row_layout.group).all_reduce(sums).unbind()
+    grad_bias, products = reductions_of(x.row_layout.group).all_reduce(sums).unbind()
     grad_weight = products * invstd
     if not needs_x:
         return None, grad_weight, grad_bias

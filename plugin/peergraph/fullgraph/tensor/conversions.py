@@ -91,7 +91,7 @@ def replicated(tensor: Tensor, group: Ranks) -> Tensor:
     check_parameters((tensor,), group)
     if group.world_size == 1 or not (tensor.requires_grad and torch.is_grad_enabled()):
         return tensor
-    result: Tensor = Replicated.apply(tensor, Transport.of(group))
+    result: Tensor = Replicated.apply(tensor, group)
     return result
 
 
@@ -108,7 +108,7 @@ def replicated_together(group: Ranks, *tensors: Tensor | None) -> tuple[Tensor |
     present = [tensor for tensor in tensors if tensor is not None]
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)):
         return tensors
-    entered = iter(enter_replicas(Transport.of(group), present))
+    entered = iter(enter_replicas(group, present))
     return tuple(None if tensor is None else next(entered) for tensor in tensors)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import _reduction
 
 from peergraph.fullgraph.exchange.local_operands import SumOverRanks
-from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import (
     distribute,
@@ -35,7 +34,7 @@ def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
     if like.row_layout.group.world_size == 1:
         return local
-    result: Tensor = SumOverRanks.apply(local, Transport.of(like.row_layout.group))
+    result: Tensor = SumOverRanks.apply(local, like.row_layout.group)
     return result
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.along_columns import OverRows, over_rows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -34,7 +34,7 @@ def extreme(x: PartitionedTensor, dims: Dims, keepdim: bool, op: ReduceOp) -> Te
 
 
 def _all_reduce(x: PartitionedTensor, local: Tensor, op: ReduceOp) -> Tensor:
-    return Transport.of(x.row_layout.group).all_reduce(local, op)
+    return reductions_of(x.row_layout.group).all_reduce(local, op)
 
 
 def _worst(dtype: torch.dtype, op: ReduceOp) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from peergraph.fullgraph.exchange.replicas import Replicas
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.transport import Transport, reductions_of
 from peergraph.fullgraph.layout.content_digest import content_digest
 from peergraph.fullgraph.layout.ranks import Ranks
 
@@ -40,7 +40,7 @@ def check_parameters(args: tuple[Any, ...], group: Ranks | None = None) -> None:
         kind = type(arg)
         if kind is Parameter or (kind is Tensor and _has_history(arg)):
             owner = group or _group_of(args)
-            if owner is None or owner.world_size == 1 or not Transport.of(owner).one_part_a_rank:
+            if owner is None or owner.world_size == 1 or not reductions_of(owner).one_part_a_rank:
                 return  # one rank, or a chunk of rows, whose parameters were seen before
             for parameter in (arg,) if kind is Parameter else _origins(arg):
                 if kind is Parameter and id(parameter) not in _met:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.exchange.transport import reductions_of
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -27,7 +27,7 @@ def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tens
     input_grad, *others = results
     return [
         None if input_grad is None else wrap(input_grad, x.row_layout, x.partitioned_dim),
-        *(None if g is None else Transport.of(x.row_layout.group).all_reduce(g) for g in others),
+        *(None if g is None else reductions_of(x.row_layout.group).all_reduce(g) for g in others),
     ]
 
 

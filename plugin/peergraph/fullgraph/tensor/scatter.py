@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
-from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
     not_implemented,
@@ -201,7 +201,7 @@ def _extreme_by_group(
             worst = info.min if reduce == "amax" else info.max
         start = torch.full_like(input, worst)
         extremes = start.scatter_reduce(dim, places, rows, reduce)
-        extremes = Transport.of(index.row_layout.group).all_reduce(extremes, _REDUCE_OPS[reduce])
+        extremes = reductions_of(index.row_layout.group).all_reduce(extremes, _REDUCE_OPS[reduce])
         if include_self:
             extremes = (
                 torch.maximum(extremes, input)
@@ -309,7 +309,7 @@ def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) 
     """As `torch.bincount` over all rows; plain."""
     minlength = max(minlength, int(input.max()) + 1 if input.row_layout.size else 0)
     local = torch.bincount(input._local, _weights_of(input, weights), minlength=minlength)
-    return Transport.of(input.row_layout.group).all_reduce(local)
+    return reductions_of(input.row_layout.group).all_reduce(local)
 
 
 @rule(aten.nonzero.default)

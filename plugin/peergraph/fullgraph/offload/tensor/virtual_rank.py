@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.exchange.transport import ReduceOp, Reductions
 from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.random.seeds import Seed, draw_seeds_by, shared_seed
 from peergraph.memory import Group
@@ -29,21 +29,21 @@ class VirtualRank(Ranks):
     """
 
     rank, world_size = 0, 2
+    one_part_a_rank = False
 
     def __init__(self, group: Group) -> None:
         self.real = group
         """The ranks."""
         self.device = group.device
-        self.shared = {}
+        self.shared = {Reductions: self}
         self._reduce: Reduce | None = None
         self._drawn: list[Seed] | None = []
         self._recorded_seeds: Iterator[Seed] = iter(())
-        Transport.register(self, _VirtualTransport(self))
         draw_seeds_by(self, self._draw)
 
     @contextmanager
     def reducing(self, reduce: Reduce) -> Iterator[None]:
-        """Within the context, all_reduce of a transport calls `reduce`."""
+        """Within the context, reductions call `reduce`."""
         before, self._reduce = self._reduce, reduce
         try:
             yield
@@ -70,7 +70,7 @@ class VirtualRank(Ranks):
         with self.reducing(reduce):
             yield
 
-    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns what the function of :meth:`reducing` makes of a tensor."""
         if self._reduce is None:
             refuse_other_rows()
@@ -143,25 +143,3 @@ def partial_sum(tensor: Tensor, op: ReduceOp) -> Tensor:
 def no_number(tensor: Tensor, op: ReduceOp) -> Tensor:
     """The reduction in a dry run: NaN, which shows where results of reductions are used."""
     return torch.full_like(partial_sum(tensor, op), float("nan"))
-
-
-class _VirtualTransport(Transport):
-    """Collectives of a chunk: refused, but for reductions."""
-
-    one_part_a_rank = False
-    group: VirtualRank
-
-    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
-        return self.group.all_reduce(tensor, op)
-
-    def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> NoReturn:
-        refuse_other_rows()
-
-    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor], name: str = "") -> NoReturn:
-        refuse_other_rows()
-
-    def start(self, outputs: Any, inputs: Any, slots: Any = None, selected: Any = None) -> NoReturn:
-        refuse_other_rows()
-
-    def broadcast(self, tensor: Tensor, src: int = 0) -> NoReturn:
-        refuse_other_rows()
