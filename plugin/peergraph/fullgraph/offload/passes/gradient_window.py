@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
 from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight, Mark
+from peergraph.fullgraph.offload.passes.windows import BufferedRows
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 
 _ZERO_BYTES = 64 << 20
@@ -17,7 +18,7 @@ _ZERO_BYTES = 64 << 20
 Write = Callable[[Tensor, Tensor], None]
 
 
-class GradientWindow:
+class GradientWindow(BufferedRows):
     """Sums of gradients of source rows, which go to their owners when the rows leave the window.
 
     The sums of a row have a fixed order: batch by batch, in a batch this rank's and then those
@@ -31,25 +32,18 @@ class GradientWindow:
     """
 
     def __init__(self, transfers: SourceTransfers, store: RowStore, queue: CopyQueue) -> None:
+        dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
+        # Rows on the device that no other rank adds to are summed where they are.
+        in_place = store.in_place and transfers.plan.is_empty and dtype == store.dtype
+        super().__init__(store, transfers.capacity, in_place=in_place, dtype=dtype)
         self.transfers = transfers
-        self.store = store
         self._queue = queue
         self._in_flight = InFlight()
         self._flushed: list[Mark] = []
-        dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
-        # Rows on the device that no other rank adds to are summed where they are.
-        self._in_place = store.in_place and transfers.plan.is_empty and dtype == store.dtype
-        shape = (0 if self._in_place else transfers.capacity, *store.features)
-        self._buffers = [torch.empty(shape, dtype=dtype, device=store.device) for _ in range(2)]
         if transfers.continues_sums and not self._in_place:
             self._write_zeros(transfers.untouched)
         else:
             store.zero_()
-
-    @property
-    def loads(self) -> bool:
-        """Whether rows are copied for each batch; otherwise they are read in place."""
-        return not self._in_place
 
     def load(self, number: int) -> None:
         """Reads the sums of rows that have left a window before and are in this batch's again.

@@ -33,7 +33,8 @@ class RowStore:
 
     On a GPU, rows of the tier "host" are in pinned memory and the methods are queued in the current
     stream without waiting; rows of the tier "file" pass through the host, which waits. On CPU ranks
-    all tiers are ordinary memory or a mapped file. No method is collective or differentiable.
+    all tiers are ordinary memory or a mapped file. No method is collective or differentiable. Those
+    that write raise RuntimeError where the rows are the user's.
 
     Made by :class:`RowAllocator`.
 
@@ -109,9 +110,10 @@ class RowStore:
         """Returns the bytes that cross the link when local rows start..stop are read or written."""
         return 0 if self.in_place else (stop - start) * self.row_bytes
 
-    def empty(self, rows: int) -> Tensor:
-        """Returns memory for `rows` rows on the device."""
-        return torch.empty((rows, *self.features), dtype=self.dtype, device=self.device)
+    def empty(self, rows: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Returns memory for `rows` rows on the device; None: of the store's dtype."""
+        shape = rows, *self.features
+        return torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
 
     def read(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Returns local rows start..stop on the device.
@@ -133,6 +135,7 @@ class RowStore:
 
     def write(self, start: int, rows: Tensor) -> None:
         """Overwrites local rows from `start` on with `rows` [count, *features] of the device."""
+        self._refuse_users()
         if self.tier == "file" and self.device.type == "cuda":
             write_staged(self.memory, start, rows)
             return
@@ -167,6 +170,7 @@ class RowStore:
             rows: [k] int32 or int64 distinct local rows on the device, in range.
             values: [k, *features] on the device.
         """
+        self._refuse_users()
         if rows.numel() == 0 or self.row_bytes == 0:
             return
         rows, values = rows.contiguous(), values.contiguous()
@@ -197,6 +201,7 @@ class RowStore:
 
     def zero_(self) -> None:
         """Overwrites all local rows with zeros."""
+        self._refuse_users()
         if self.tier == "device" or self.device.type == "cpu":
             self.memory.zero_()
             return
@@ -212,6 +217,10 @@ class RowStore:
         release, self._release = self._release, None
         if release is not None:
             release()
+
+    def _refuse_users(self) -> None:
+        if self.is_users:
+            raise RuntimeError(f"{self} is the user's: its rows cannot be written")
 
     def _view(self) -> _C.TableView:
         return dense_view(self.memory, len(self.memory), self.row_bytes)

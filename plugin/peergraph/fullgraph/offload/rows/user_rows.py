@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import torch
 from torch import Tensor
 
@@ -27,7 +25,7 @@ class UserRows(RowStore):
 
     No copy of the rows is made. Of a tensor on the CPU, which may be a mapped file, CPU threads
     gather the rows for a GPU into pinned buffers; rows of a table are read as the table reads them.
-    Reads wait on the host where ranks compute on GPUs. Methods that write raise RuntimeError.
+    Reads wait on the host where ranks compute on GPUs.
 
     Args:
         layout: the rows of all ranks; ids are rows of `table`.
@@ -69,29 +67,10 @@ class UserRows(RowStore):
             self._copy(ids, out[part : part + len(local)])
         return out
 
-    def write(self, start: int, rows: Tensor) -> NoReturn:
-        """Raises RuntimeError."""
-        self._refuse()
-
-    def scatter(self, rows: Tensor, values: Tensor) -> NoReturn:
-        """Raises RuntimeError."""
-        self._refuse()
-
-    def add(self, rows: Tensor, values: Tensor) -> NoReturn:
-        """Raises RuntimeError."""
-        self._refuse()
-
-    def zero_(self) -> NoReturn:
-        """Raises RuntimeError."""
-        self._refuse()
-
     def release(self) -> None:
         """Lets go of the user's tensor. A second call does nothing."""
         self._table = None
         super().release()
-
-    def _refuse(self) -> NoReturn:
-        raise RuntimeError(f"{self} is the user's: its rows cannot be written")
 
     def _copy(self, ids: Tensor | int, out: Tensor) -> None:
         """Copies the user's rows `ids`, or consecutive ones from a first one on, to `out`."""
