@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners, gather_halo
+from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
@@ -78,7 +79,7 @@ def check_gather(plan: HaloPlan, full: Tensor, own: Tensor, rows: Tensor) -> Non
 
 def check_gradients(plan: HaloPlan, own: Tensor) -> None:
     x = torch.randn(len(own), 2, dtype=torch.float64, requires_grad=True)
-    y = gather_halo(plan, x)
+    y = linear(x, plan.gather, plan.add_to_owners)
     weight = torch.randn(y.shape, dtype=torch.float64)
     (grad,) = torch.autograd.grad(y, x, weight, create_graph=True)
     assert torch.equal(grad, plan.add_to_owners(weight))

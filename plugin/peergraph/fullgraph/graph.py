@@ -406,7 +406,6 @@ def _build_structures(
 ) -> dict[EdgeType, PartitionedCsc]:
     """Returns the structure of each relation; takes the shares. Collective."""
     structures: dict[EdgeType, PartitionedCsc] = {}
-    sizes = {t: num_edges // len(layouts[t[2]].counts) for t, num_edges in edges.items()}
     rows = {t: layouts[t[0]].size + layouts[t[2]].size for t in edges}
     sizes = {t: rows[t] + num_edges // len(layouts[t[2]].counts) for t, num_edges in edges.items()}
     for together in batches(sizes, PIECE_EDGES):

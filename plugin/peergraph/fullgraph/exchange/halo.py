@@ -222,11 +222,6 @@ class HaloPlan(Halo):
         )
 
 
-def gather_halo(plan: Halo, x: Tensor) -> Tensor:
-    """Returns the extended rows of `x`: :meth:`Halo.gather`, differentiable. Collective."""
-    return linear(x, plan.gather, plan.add_to_owners)
-
-
 def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
     """Returns sums by local row: :meth:`Halo.add_to_owners`, differentiable. Collective."""
     return linear(extended, plan.add_to_owners, plan.gather)

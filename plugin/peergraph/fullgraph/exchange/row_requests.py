@@ -1,9 +1,8 @@
-"""Rows of other ranks that a rank names by the user's ids, and values reduced into them."""
+"""Rows of other ranks that a rank names by the user's ids, and values added to them."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from peergraph.fullgraph.exchange.route import Route
 from peergraph.fullgraph.exchange.side_by_side import run_alone
 from peergraph.fullgraph.layout.row_layout import RowLayout
-
-Reduction = Literal["sum", "prod", "amax", "amin"]
 
 _MAX_KEPT = 16  # plans of a layout
 
@@ -66,8 +63,8 @@ class RowRequests:
         """
         return self._route.exchange(rows).index_select(0, self._inverse)
 
-    def reduce(self, values: Tensor, rows: Tensor, reduction: Reduction = "sum") -> None:
-        """Reduces values [k, ...] into the rows that their ids name. Collective.
+    def add(self, values: Tensor, rows: Tensor) -> None:
+        """Adds values [k, ...] to the rows that their ids name. Collective.
 
         Ranks' values come in rank order, so results are equal from run to run.
 
@@ -75,28 +72,7 @@ class RowRequests:
             values: [k, ...], of the dtype of `rows`.
             rows: [layout.local_count, ...], this rank's rows, which are changed.
         """
-        distinct = values.new_empty((self._route.num_received, *values.shape[1:]))
-        if reduction == "sum":
-            distinct.zero_().index_put_((self._inverse,), values, accumulate=True)
-        else:
-            index = _spread(self._inverse, values)
-            distinct.scatter_reduce_(0, index, values, reduction, include_self=False)
+        distinct = values.new_zeros((self._route.num_received, *values.shape[1:]))
+        distinct.index_put_((self._inverse,), values, accumulate=True)
         for places, part in self._route.reversed().exchange_by_rank(distinct):
-            if reduction == "sum":
-                rows.index_add_(0, places, part)
-            else:
-                rows.scatter_reduce_(0, _spread(places, part), part, reduction)
-
-    def write(self, values: Tensor, rows: Tensor) -> None:
-        """Copies values [k, ...] to the rows that their ids name. Collective.
-
-        Of values for the same row, that of the last rank is taken.
-        """
-        distinct = values.new_empty((self._route.num_received, *values.shape[1:]))
-        distinct.index_put_((self._inverse,), values)
-        for places, part in self._route.reversed().exchange_by_rank(distinct):
-            rows.index_copy_(0, places, part)
-
-
-def _spread(index: Tensor, values: Tensor) -> Tensor:
-    return index.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
+            rows.index_add_(0, places, part)

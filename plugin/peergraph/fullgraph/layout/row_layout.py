@@ -67,7 +67,6 @@ class RowLayout:
         tiles: int = 1,
         parts: tuple[RowLayout, ...] = (),
         by_ids: bool = False,
-        bounds: tuple[int, int, int] | None = None,
     ) -> None:
         self.group = group
         self.counts = tuple(int(count) for count in counts)

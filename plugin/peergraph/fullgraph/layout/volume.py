@@ -56,11 +56,6 @@ class Volume:
         return tuple(sum(column) - column[rank] for rank, column in enumerate(columns))
 
     @property
-    def total(self) -> int:
-        """Distinct remote rows of all ranks together."""
-        return sum(self.received)
-
-    @property
     def largest(self) -> int:
         """Rows that the busiest rank receives or sends: all ranks wait for that rank."""
         return max((*self.received, *self.sent), default=0)
@@ -84,11 +79,6 @@ class Volume:
         if not self.network:
             return 0
         return max((*self.network_received, *self.network_sent(machines)), default=0)
-
-    @property
-    def local_edges(self) -> tuple[int, ...]:
-        """Edges of each rank from its own sources."""
-        return tuple(row[rank] for rank, row in enumerate(self.edges))
 
     @property
     def remote_edges(self) -> tuple[int, ...]:

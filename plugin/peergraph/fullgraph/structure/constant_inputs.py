@@ -85,11 +85,6 @@ class ConstantInputs:
         """Number of results that are kept."""
         return sum(map(len, self._results.values()))
 
-    def clear(self) -> None:
-        """Drops all results."""
-        self._noted.clear()
-        self._results.clear()
-
     def _note(self, tensor: Tensor) -> bool:
         if tensor.requires_grad or not tensor.is_leaf or tensor.is_inference():
             return False

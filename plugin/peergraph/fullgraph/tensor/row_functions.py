@@ -112,7 +112,7 @@ class SendRows(Function):
         local = rows._local
         features = local.shape[len(named.shape) :]
         result = local.new_zeros((named.rows.local_count, *features))
-        named.requests.reduce(local.reshape(named.shape.numel(), *features), result)
+        named.requests.add(local.reshape(named.shape.numel(), *features), result)
         return wrap(result, named.rows, 0)
 
     @staticmethod

@@ -210,12 +210,6 @@ class RowAllocator:
         except MemoryError:  # Other tensors have taken what the budget promised.
             return None
 
-    def trim(self, tier: Tier | None = None) -> None:
-        """Frees the memory of released stores, of one tier or of all."""
-        for name, use in self.use.items():
-            if tier in (None, name):
-                self._free_blocks(name, use.spare)
-
     def has_device_room(self, num_bytes: int) -> bool:
         """Whether the device has room for `num_bytes` more bytes of rows of role "sequential"."""
         room = self.sequential_device_bytes - self._sequential_bytes
