@@ -42,7 +42,7 @@ import peergraph_pyg
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.fullgraph import PartitionedCsc, distribute
-from peergraph.fullgraph.plan.sum_cost import mode_costs
+from peergraph.fullgraph.plan.resident_plan import mode_costs
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.interleaving import APART, Interleaving, grid
 

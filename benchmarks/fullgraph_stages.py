@@ -30,7 +30,7 @@ from torch import Tensor
 from peergraph.fullgraph import FullGraph, distribute
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.plan.sum_cost import mode_costs
+from peergraph.fullgraph.plan.resident_plan import mode_costs
 from peergraph.fullgraph.structure.staged_sum import SourceBlocks
 
 

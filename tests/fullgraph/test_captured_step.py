@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from peergraph.aggregate import layers
 from peergraph.fullgraph import FullGraph, PartitionedTensor, capture, distribute
 from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
-from peergraph.fullgraph.random.step_seeds import StepSeeds
+from peergraph.fullgraph.random.seeds import StepSeeds
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 

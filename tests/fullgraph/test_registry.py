@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import peergraph.fullgraph
-from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
+from peergraph.fullgraph.tensor.arguments import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import METHODS
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from peergraph.fullgraph.layout.content_digest import ChangeDetector, are_unchanged, watch
-from peergraph.fullgraph.random.step_seeds import StepSeeds
+from peergraph.fullgraph.random.seeds import StepSeeds
 from peergraph.memory import Group, record_cuda_graph
 from peergraph.number_arguments import check_number
 

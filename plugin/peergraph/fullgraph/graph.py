@@ -32,7 +32,7 @@ from peergraph.fullgraph.layout.edge_share import (
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
 from peergraph.fullgraph.offload.rows.budget import make_allocator
-from peergraph.fullgraph.offload.rows.store_table import is_offloaded, read_rows
+from peergraph.fullgraph.offload.rows.user_rows import is_offloaded, read_rows
 from peergraph.fullgraph.plan.available_memory import (
     device_budget,
     file_budget,

@@ -24,7 +24,7 @@ from peergraph.fullgraph.plan.offload_cost import (
 )
 from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.fullgraph.plan.spread import expected_spread
-from peergraph.fullgraph.tensor import gated_unit
+from peergraph.fullgraph.tensor import recurrent
 from peergraph.memory import Group
 
 NODES, EDGES, CHUNKS, HEADS = 3000, 36_000, 4, 2
@@ -186,7 +186,7 @@ def bytes_of_plan(
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gates are computed in parts in chunks of few rows, too."""
-    monkeypatch.setattr(gated_unit, "_LEAST_PART_ROWS", 16)
+    monkeypatch.setattr(recurrent, "_LEAST_PART_ROWS", 16)
 
 
 @pytest.mark.parametrize(

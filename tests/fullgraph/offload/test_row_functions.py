@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peergraph.fullgraph import RowLayout
-from peergraph.fullgraph.tensor import gated_unit
+from peergraph.fullgraph.tensor import recurrent
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.registry import CHUNK_RULES
 from peergraph.memory import Group
@@ -15,7 +15,7 @@ from tests.named_case import named_case
 
 def test_gates_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results and all gradients of gated recurrent units, with and without biases."""
-    monkeypatch.setattr(gated_unit, "_LEAST_PART_ROWS", 2)
+    monkeypatch.setattr(recurrent, "_LEAST_PART_ROWS", 2)
     group = Group(0, 1, torch.device("cpu"), 60.0)
     run = CHUNK_RULES[torch.gru_cell]
     for rows in (0, 1, 5, 37):

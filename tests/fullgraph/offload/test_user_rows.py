@@ -12,8 +12,7 @@ from torch import Tensor
 
 from peergraph.fullgraph import FullGraph, RowLayout, named_model
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
-from peergraph.fullgraph.offload.rows.store_table import store_table
-from peergraph.fullgraph.offload.rows.user_rows import UserRows
+from peergraph.fullgraph.offload.rows.user_rows import UserRows, store_table
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store

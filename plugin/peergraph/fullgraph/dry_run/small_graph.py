@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.offload.rows.store_table import read_rows
+from peergraph.fullgraph.offload.rows.user_rows import read_rows
 from peergraph.memory.table.table import Table
 from peergraph.store import EdgeType, NodeType
 

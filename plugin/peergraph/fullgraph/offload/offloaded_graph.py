@@ -14,7 +14,7 @@ from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
-from peergraph.fullgraph.offload.rows.store_table import store_table
+from peergraph.fullgraph.offload.rows.user_rows import store_table
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.fullgraph.plan.offload_cost import ChunkSize

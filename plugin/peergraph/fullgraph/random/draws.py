@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from peergraph.fullgraph.random.registry import overloads, random_op
-from peergraph.fullgraph.random.rows import Rows
+from peergraph.fullgraph.random.rows import Rows, overloads, random_op
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.pointwise import localize
 

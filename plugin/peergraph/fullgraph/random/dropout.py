@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.random.registry import random_op
-from peergraph.fullgraph.random.rows import Rows
+from peergraph.fullgraph.random.rows import Rows, random_op
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import take_rows

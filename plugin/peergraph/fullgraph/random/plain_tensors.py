@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from peergraph.fullgraph.random import draws  # noqa: F401  (registers operations)
 from peergraph.fullgraph.random.dropout import feature_dropout
-from peergraph.fullgraph.random.registry import RANDOM_OPS
+from peergraph.fullgraph.random.rows import RANDOM_OPS
 
 aten = torch.ops.aten
 _DROPOUTS = {

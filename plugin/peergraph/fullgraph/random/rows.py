@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 
 from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
 from peergraph.fullgraph.random.seeds import Seed, shared_seed
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import Rule, rule
+
+_Function = TypeVar("_Function", bound=Rule)
+
+RANDOM_OPS: dict[OpOverload, Rule] = {}
+"""ATen overloads, and the rules that serve them on partitioned tensors and in `keyed_random`."""
+
+
+def random_op(*overloads: OpOverload) -> Callable[[_Function], _Function]:
+    """Registers the decorated rule, which serves partitioned and plain tensors."""
+
+    def register(replacement: _Function) -> _Function:
+        RANDOM_OPS.update(dict.fromkeys(overloads, replacement))
+        return rule(*overloads)(replacement)
+
+    return register
+
+
+def overloads(packet: OpOverloadPacket, *names: str) -> list[OpOverload]:
+    """Returns the overloads of an operation that the installed torch has."""
+    return [getattr(packet, name) for name in names if name in packet.overloads()]  # type: ignore[no-untyped-call]
+
 
 _KERNEL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 

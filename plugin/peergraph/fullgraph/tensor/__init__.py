@@ -1,6 +1,6 @@
 """Tensors of all ranks' rows, and rules of operations."""
 
-from peergraph.fullgraph.tensor import (  # rules register themselves
+from peergraph.fullgraph.tensor import (  # noqa: F401 (rules register themselves)
     along_columns,
     assignment,
     batch_norm,
@@ -9,10 +9,8 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
     copies,
     factories,
     foreach,
-    gated_unit,
     instance_norm,
     linear,
-    log_sigmoid,
     losses,
     over_rows,
     pointwise,
@@ -23,33 +21,5 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
     row_wise,
     scatter,
     selection,
-    sums,
     views,
 )
-
-__all__ = [
-    "along_columns",
-    "assignment",
-    "batch_norm",
-    "columns",
-    "conversions",
-    "copies",
-    "factories",
-    "foreach",
-    "gated_unit",
-    "instance_norm",
-    "linear",
-    "log_sigmoid",
-    "losses",
-    "over_rows",
-    "pointwise",
-    "products",
-    "recurrent",
-    "relu",
-    "row_norms",
-    "row_wise",
-    "scatter",
-    "selection",
-    "sums",
-    "views",
-]

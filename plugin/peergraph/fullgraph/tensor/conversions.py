@@ -13,10 +13,9 @@ from peergraph.fullgraph.exchange.replicas import Replicas
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import rows_in_layout
+from peergraph.fullgraph.tensor.arguments import PlainRowsError, SplitRowsError, rows_in_layout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import METHODS, method
 from peergraph.fullgraph.tensor.row_copies import refuse_writes
 from peergraph.fullgraph.tensor.transforms import check_transforms

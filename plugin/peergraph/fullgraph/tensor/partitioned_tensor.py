@@ -10,9 +10,13 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import local_rows_of_plain, of_rule
+from peergraph.fullgraph.tensor.arguments import (
+    PlainRowsError,
+    SplitRowsError,
+    local_rows_of_plain,
+    of_rule,
+)
 from peergraph.fullgraph.tensor.parameters import check_parameters
-from peergraph.fullgraph.tensor.plain_rows import PlainRowsError, SplitRowsError
 from peergraph.fullgraph.tensor.registry import (
     FUNCTION_RULES,
     METHODS,

@@ -18,7 +18,7 @@ from peergraph.fullgraph.tensor.arguments import (
 )
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import Rule, chunk_rule, family
+from peergraph.fullgraph.tensor.registry import Rule, chunk_rule, family, rule
 
 _SCALARS = (int, float, bool, type(None), str)
 
@@ -209,3 +209,27 @@ _POINTWISE: tuple[Callable[..., Any], ...] = (
 )
 for _function in _POINTWISE:
     chunk_rule(_function)(_of_plain_rows(_function))
+
+
+aten = torch.ops.aten
+
+
+@rule(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(x: PartitionedTensor) -> tuple[PartitionedTensor, Tensor]:
+    """The result, and a buffer that the gradient reads.
+
+    On the CPU the buffer has a row for each row of `x`; on a GPU it is empty, a plain tensor.
+    """
+    out, buffer = aten.log_sigmoid_forward(x._local)
+    if buffer.device.type == "cpu":
+        buffer = wrap(buffer, x.row_layout, x.partitioned_dim)
+    return wrap(out, x.row_layout, x.partitioned_dim), buffer
+
+
+@rule(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> PartitionedTensor:
+    """The gradient of `x`. If `x` is moved to the layout of `grad`, the buffer is moved too."""
+    with_rows, empty = ((buffer,), ()) if isinstance(buffer, PartitionedTensor) else ((), (buffer,))
+    first, local = localize(aten.log_sigmoid_backward.default, (grad, x, *with_rows))
+    out = aten.log_sigmoid_backward(*local, *empty)
+    return wrap(out, first.row_layout, first.partitioned_dim)

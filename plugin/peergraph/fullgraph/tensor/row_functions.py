@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.row_requests import RowRequests
+from peergraph.fullgraph.exchange.route import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap

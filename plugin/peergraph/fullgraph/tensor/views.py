@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.arguments import SplitRowsError, not_implemented
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, serves_chunks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.plain_rows import SplitRowsError
 from peergraph.fullgraph.tensor.registry import chunk_rule, rule
 from peergraph.fullgraph.tensor.row_copies import copied_rows
 from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view

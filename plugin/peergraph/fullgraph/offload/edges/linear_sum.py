@@ -22,8 +22,8 @@ from peergraph.fullgraph.offload.programs.record import (
     Record,
     ResidentOperand,
     SourceOperand,
+    UnchangedCheck,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content, OffloadedTensor, make_shell
 from peergraph.fullgraph.structure.edge_call import EdgeCall

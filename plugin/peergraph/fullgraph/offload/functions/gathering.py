@@ -16,8 +16,7 @@ from peergraph.fullgraph.offload.programs.program import Place, no_autograd
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
 from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
-from peergraph.fullgraph.offload.tensor.row_space import RowSpace
-from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace, Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import method

@@ -27,10 +27,8 @@ from peergraph.fullgraph.offload.programs.record import (
     Record,
     ResidentOperand,
     RowOperand,
-    fill,
-)
-from peergraph.fullgraph.offload.programs.unchanged_check import (
     UnchangedCheck,
+    fill,
     refuse_changed,
     require_unchanged,
 )

@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.programs.record import (
     ResidentOperand,
     RowOperand,
     SourceOperand,
+    refuse_changed,
 )
 from peergraph.fullgraph.offload.programs.row_pass import (
     RowPass,
@@ -34,7 +35,6 @@ from peergraph.fullgraph.offload.programs.selected_rows import (
     Selection,
     spread_rows,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import refuse_changed
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_inference
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
@@ -43,8 +43,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     from_store,
     make_shell,
 )
-from peergraph.fullgraph.offload.tensor.row_space import RowSpace
-from peergraph.fullgraph.offload.tensor.rows_first import Undo, rows_first
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace, Undo, rows_first
 from peergraph.fullgraph.offload.tensor.virtual_rank import partial_sum
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.conversions import from_local

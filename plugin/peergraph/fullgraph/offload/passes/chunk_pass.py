@@ -16,8 +16,7 @@ from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight, copy_queue
 from peergraph.fullgraph.offload.passes.gradient_window import GradientWindow
 from peergraph.fullgraph.offload.passes.pass_progress import PassProgress
-from peergraph.fullgraph.offload.passes.source_copies import SourceCopies
-from peergraph.fullgraph.offload.passes.windows import RowWindow, SourceWindow
+from peergraph.fullgraph.offload.passes.windows import RowWindow, SourceCopies, SourceWindow
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.rows.transfer_counts import TransferCounts
 from peergraph.profiling import CHUNK, count_bytes, profile_range

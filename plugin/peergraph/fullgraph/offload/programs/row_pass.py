@@ -16,13 +16,14 @@ from peergraph.fullgraph.offload.programs.record import (
     ResidentOperand,
     RowOperand,
     SourceOperand,
+    UnchangedCheck,
+    require_unchanged,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import (
     SelectedOperand,
     SelectedPlace,
     Selection,
 )
-from peergraph.fullgraph.offload.programs.unchanged_check import UnchangedCheck, require_unchanged
 from peergraph.fullgraph.offload.rows.row_allocator import Role
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -15,6 +15,7 @@ from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.tensor.operations import Operations
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank, refuse_other_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 _PROBE_ROWS = 2
 
@@ -113,3 +114,41 @@ class RowSpaces:
     def find(self, layout: RowLayout) -> RowSpace | None:
         """Returns the space of a layout, or None where its rows are not cut in chunks."""
         return self._by_layout.get(layout)
+
+
+Undo = Callable[[Tensor], Tensor]
+_Rows = TypeVar("_Rows", bound=PartitionedTensor)
+
+
+def rows_first(x: _Rows, base: RowLayout) -> tuple[_Rows, Undo]:
+    """Returns a view of which the first dimension has the rows of `base`, and nothing else.
+
+    Args:
+        x: partitioned by rows of `base`, or by such rows repeated or copied (RowLayout.repeat,
+            RowLayout.tile).
+        base: the rows.
+
+    Returns:
+        The view, and the function that makes the tensor of the view, also of a plain one.
+    """
+    dim, layout, steps = x.partitioned_dim, x.row_layout, list[Undo]()
+    view: Tensor = x
+    if dim:
+        view = view.movedim(dim, 0)
+        steps.append(lambda rows: rows.movedim(0, dim))
+    while layout is not base:
+        assert layout.parent is not None
+        if layout.repeats > 1:
+            view = view.reshape(layout.parent.size, layout.repeats, *view.shape[1:])
+            steps.append(lambda rows: rows.flatten(0, 1))
+        else:
+            view = view.reshape(layout.tiles, layout.parent.size, *view.shape[1:]).movedim(1, 0)
+            steps.append(lambda rows: rows.movedim(0, 1).flatten(0, 1))
+        layout = layout.parent
+
+    def undo(rows: Tensor) -> Tensor:
+        for step in reversed(steps):
+            rows = step(rows)
+        return rows
+
+    return view, undo  # type: ignore[return-value]
