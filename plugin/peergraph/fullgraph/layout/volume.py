@@ -126,19 +126,10 @@ class VolumeCounter:
             counts = torch.bincount(pairs, minlength=self.edges.numel())
             self.edges += counts.view_as(self.edges)
 
-    def volume(self, machines: Sequence[Sequence[int]] = ()) -> Volume:
-        """Returns the volume of all edges that were added. Synchronises.
-
-        Args:
-            machines: the ranks of each machine; none: there is one.
-        """
+    def volume(self) -> Volume:
+        """Returns the volume of all edges that were added, on one machine. Synchronises."""
         rows = [count_by_rank(marks, self._source_rank, self.world_size) for marks in self.marks]
-        network = [
-            count_by_machine(self.marks[list(ranks)].any(0), self._source_rank, ranks,
-                             self.world_size)
-            for ranks in machines
-        ]  # fmt: skip
-        return Volume(tuple(rows), tuple(map(tuple, self.edges.tolist())), tuple(network))
+        return Volume(tuple(rows), tuple(map(tuple, self.edges.tolist())))
 
 
 def count_by_rank(marks: Tensor, rank_of: Tensor, world_size: int) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -20,12 +18,9 @@ def build_structure(
     destinations: RowLayout,
     share: Share,
     mode: ModeChoice | None = None,
-    step: Callable[[int], object] = lambda _: None,
-    *,
-    ids_on_host: bool = False,
 ) -> PartitionedCsc:
     """Runs :func:`structure_steps` alone. Collective; synchronises."""
-    steps = structure_steps(sources, destinations, share, mode, step, ids_on_host=ids_on_host)
+    steps = structure_steps(sources, destinations, share, mode)
     return run_alone(destinations.group, steps)
 
 
@@ -34,7 +29,6 @@ def structure_steps(
     destinations: RowLayout,
     share: Share,
     mode: ModeChoice | None = None,
-    step: Callable[[int], object] = lambda _: None,
     *,
     ids_on_host: bool = False,
 ) -> Steps[PartitionedCsc]:
@@ -49,8 +43,6 @@ def structure_steps(
         sources, destinations: the rows of nodes.
         share: this rank's edges; shares of all ranks are all edges.
         mode: see :class:`PartitionedCsc`.
-        step: called with the number of edges of each piece, in each of three passes over them (two
-            on one rank).
         ids_on_host: whether the user's ids of edges are in host memory until a tensor of edges
             asks for them, in 4 bytes each if they fit.
     """
@@ -77,7 +69,7 @@ def structure_steps(
         if isinstance(share, UnreadShare):
             share.release()
 
-    delivery = yield from EdgeDelivery.steps(destinations, share.num_pieces, destination, step)
+    delivery = yield from EdgeDelivery.steps(destinations, share.num_pieces, destination)
     if isinstance(share, EdgeShare):
         ids = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
         plan, local = yield from delivery.deliver_sources(sources, source, [(edge_ids, ids)])

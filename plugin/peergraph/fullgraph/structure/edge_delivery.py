@@ -36,19 +36,15 @@ class EdgeDelivery:
         layout: the rows of destinations.
         num_pieces: of this rank; others may have other numbers.
         destination: internal rows of the destinations of a piece's edges.
-        step: called with the number of edges of each piece, in each pass over them.
     """
 
-    def __init__(
-        self, layout: RowLayout, num_pieces: int, destination: Column, step: Callable[[int], object]
-    ) -> None:
+    def __init__(self, layout: RowLayout, num_pieces: int, destination: Column) -> None:
         group = layout.group
         self.row_layout = layout
         self._device = group.device
         self._num_pieces = num_pieces
         self._rounds = 0
         self._destination = destination
-        self._step = step
         dtype = torch.int32 if max(layout.counts) < _INT32 else torch.int64
         self._nothing = torch.empty(0, dtype=dtype, device=self._device)
         self._counts = self._nothing  # of each destination by rank, [ranks, rows]
@@ -56,15 +52,9 @@ class EdgeDelivery:
         """[local destinations + 1] offsets of each destination's edges, on this rank."""
 
     @classmethod
-    def steps(
-        cls,
-        layout: RowLayout,
-        num_pieces: int,
-        destination: Column,
-        step: Callable[[int], object] = lambda _: None,
-    ) -> Steps[EdgeDelivery]:
+    def steps(cls, layout: RowLayout, num_pieces: int, destination: Column) -> Steps[EdgeDelivery]:
         """Counts the edges of each destination."""
-        delivery = cls(layout, num_pieces, destination, step)
+        delivery = cls(layout, num_pieces, destination)
         delivery._rounds = max((yield Gather(num_pieces)))
         counts = yield from delivery._count()
         total = counts[-1] if len(counts) == 1 else counts.sum(0)
@@ -99,7 +89,6 @@ class EdgeDelivery:
                 received = route.split((yield from route.steps(values)))
                 for (order, positions), part in zip(places_of_ranks, received, strict=True):
                     output[positions] = part[order]
-            self._step(route.num_sent)
 
     def deliver_sources(
         self, layout: RowLayout, source: Column, others: Sequence[tuple[Column, Tensor]] = ()
@@ -144,7 +133,6 @@ class EdgeDelivery:
             _, route = yield from self._route(number)
             rows = source(number).to(dtype) if number < self._num_pieces else nothing
             marks[(yield from route.steps(rows))] = True
-            self._step(route.num_sent)
         marks[layout.rows_of(layout.group.rank)] = False
         return marks.nonzero().squeeze(1)
 
@@ -153,10 +141,9 @@ class EdgeDelivery:
         world_size, rows = self.row_layout.group.world_size, self.row_layout.local_count
         counts = torch.zeros((world_size, rows), dtype=torch.int64, device=self._device)
         for number in range(self._rounds):
-            parts, route = yield from self._route(number)
+            parts, _ = yield from self._route(number)
             for of_rank, part in zip(counts, parts, strict=True):
                 of_rank.index_add_(0, part, torch.ones_like(part, dtype=torch.int64))
-            self._step(route.num_sent)
         return counts
 
     def _first_places(self) -> Tensor:

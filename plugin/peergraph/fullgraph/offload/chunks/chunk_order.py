@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
-from peergraph.memory.device.default_machine import GPUS, LinkRates
+from peergraph.memory.device.default_machine import GPUS
 
 _SAMPLE_BYTES = 64 << 20  # of the marks of all chunks
 _LARGEST_SAMPLE = 1 << 22  # rows; counts are then exact in float32
@@ -25,7 +25,6 @@ def choose_orders(
     *,
     deduplicate_ranks: bool,
     reuse_chunks: bool,
-    rates: LinkRates = GPUS,
 ) -> Orders:
     """Returns the chunk of each batch for each rank. Collective unless `plan` is empty.
 
@@ -39,7 +38,6 @@ def choose_orders(
         plan: which rows are exchanged over all batches.
         sources: the distinct extended rows of each of this rank's chunks.
         deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
-        rates: of the links, of which only the ratios count.
     """
     group, count, alone = plan.row_layout.group, len(sources), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
@@ -56,8 +54,7 @@ def choose_orders(
             candidates.append(_follow(marks, _match(marks)))
         owner = _sample_owners(plan, *marks.shape[1:])
         costs = [
-            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks, rates)
-            for orders in candidates
+            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks) for orders in candidates
         ]
         chosen = candidates[costs.index(min(costs))]
     if alone:
@@ -146,9 +143,11 @@ def _cost(
     orders: Orders,
     deduplicate_ranks: bool,
     reuse_chunks: bool,
-    rates: LinkRates,
 ) -> float:
-    """Returns the time of moving the sampled rows (HongTu, equation 4)."""
+    """Returns the time of moving the sampled rows (HongTu, equation 4).
+
+    Of the rates of the links only the ratios count.
+    """
     loaded = sent = num_reused = 0
     ranks = torch.arange(len(marks), device=marks.device).unsqueeze(1)
     is_own = owner == ranks
@@ -166,4 +165,4 @@ def _cost(
         else:
             loaded += int(new.sum())
         before = sources
-    return loaded / rates.host + sent / rates.peers + num_reused / rates.own
+    return loaded / GPUS.host + sent / GPUS.peers + num_reused / GPUS.own
