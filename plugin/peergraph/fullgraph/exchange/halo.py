@@ -154,11 +154,7 @@ class HaloPlan(Halo):
         return extended
 
     def fill_halo(self, extended: Tensor) -> None:
-        """Writes the halo to extended rows of which the local rows are given. Collective.
-
-        Args:
-            extended: [extended rows, *features], contiguous.
-        """
+        """Writes the halo to contiguous extended rows that have the local rows. Collective."""
         if not self.is_empty:
             self.route.copy(self.route.pack(extended), extended, ROWS_OF_OTHERS)
 
@@ -242,11 +238,7 @@ def check_rows(layout: RowLayout, rows: Tensor) -> None:
 
 
 def mark_halo(layout: RowLayout, rows: Tensor) -> Tensor:
-    """Returns a mask ``[rows of all ranks]`` of those of `rows` that other ranks have.
-
-    Args:
-        rows: internal rows, in any order and number.
-    """
+    """Returns a mask ``[rows of all ranks]`` of those internal rows that other ranks have."""
     is_halo = torch.zeros(layout.size, dtype=torch.bool, device=rows.device)
     for piece in torch.split(rows, _PIECE):
         is_halo[piece.long()] = True

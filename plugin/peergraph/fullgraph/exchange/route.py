@@ -124,12 +124,7 @@ class Route(NamedTuple):
         return rows.index_select(0, self.sent)
 
     def exchange(self, rows: Tensor, name: str = _NAME) -> Tensor:
-        """Returns the rows that come, [num_received, *features], in the order of the ranks.
-
-        Args:
-            rows: of this rank.
-            name: of the exchange, for errors.
-        """
+        """Returns the rows that come, [num_received, *features], in the order of the ranks."""
         packed = self.pack(rows)
         return self.transport.exchange_rows(packed, self.sent_counts, self.received_counts, name)
 
@@ -275,11 +270,7 @@ class RowRequests:
         return plan
 
     def fetch(self, rows: Tensor) -> Tensor:
-        """Returns the named rows, [k, ...], in the order of the ids. Collective.
-
-        Args:
-            rows: [layout.local_count, ...], this rank's rows.
-        """
+        """Returns the named rows of all ranks' `rows`, [k, ...], by id. Collective."""
         return self._route.exchange(rows).index_select(0, self._inverse)
 
     def add(self, values: Tensor, rows: Tensor) -> None:

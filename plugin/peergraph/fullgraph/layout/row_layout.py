@@ -314,13 +314,7 @@ class RowLayout:
         return layout
 
     def digests(self, local: Tensor) -> list[bytes]:
-        """Returns the digest of each rank's tensor, equal while all hold the same. Collective.
-
-        Synchronises a GPU.
-
-        Args:
-            local: a plain tensor of this rank.
-        """
+        """Returns the digest of each rank's plain tensor. Collective; synchronises a GPU."""
         with self.group.collective("selection of rows"):
             digests: list[bytes] = self.group.all_gather(current_digest(local))
         return digests

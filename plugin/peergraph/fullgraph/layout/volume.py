@@ -66,11 +66,7 @@ class Volume:
         return tuple(map(sum, self.network))
 
     def network_sent(self, machines: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        """Rows that each machine sends, counted once for each machine that needs them.
-
-        Args:
-            machines: the ranks of each machine.
-        """
+        """Rows that machines of these ranks send, once for each machine that needs them."""
         by_rank = [sum(column) for column in zip(*self.network, strict=True)]
         return tuple(sum(by_rank[rank] for rank in ranks) for ranks in machines)
 
@@ -133,12 +129,7 @@ class VolumeCounter:
 
 
 def count_by_rank(marks: Tensor, rank_of: Tensor, world_size: int) -> tuple[int, ...]:
-    """Returns how many marked rows each rank has. Synchronises.
-
-    Args:
-        marks: [rows] bool.
-        rank_of: [rows] rank of each row.
-    """
+    """Returns how many marked rows each rank has, by the rank of each row. Synchronises."""
     counts = torch.bincount(rank_of[marks].long(), minlength=world_size)
     return tuple(counts.tolist())
 

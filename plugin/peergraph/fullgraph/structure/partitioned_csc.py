@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +24,6 @@ from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, check_order
 from peergraph.fullgraph.structure.partitioned_structure import (
     PartitionedStructure,
-    constant_inputs,
     kept_ends,
 )
 from peergraph.fullgraph.structure.shared_rows import current_sharing, join_once
@@ -228,13 +227,6 @@ class PartitionedCsc(PartitionedStructure):
         """
         return kept_ends(self.local)
 
-    def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
-        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
-
-        The result must not be changed.
-        """
-        return self._constants.keep((x,), key, make)
-
     def reduce(self, of: Sum) -> PartitionedTensor:
         """Reduces messages at destinations: see :meth:`spmm`."""
         constant = of.x is not None and self.keeps(of.x, of.e)
@@ -377,11 +369,7 @@ class PartitionedCsc(PartitionedStructure):
             check_order(of.backward)
             return shared[1].reduce(of.of_rows(shared[0], autocast(edges), "transpose"))
 
-        if not constant:
-            return run()
-        kind = self.device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return self._constants.keep(constant_inputs(x, e), (*of.settings().values(), cast), run)
+        return self._keep_sum(of, run) if constant else run()
 
     def _enter(self, parameters: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Returns parameters for computations on local rows; of a layer whose gradients are added

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import AttentionSum, Csc, Message, Structure, SumLinear, attention_fits
+from peergraph.aggregate import (
+    AttentionSum,
+    Csc,
+    Message,
+    Structure,
+    Sum,
+    SumLinear,
+    attention_fits,
+)
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
@@ -61,19 +69,17 @@ class PartitionedStructure(Structure):
 
     @property
     def num_sources(self) -> int:
-        """Returns the number of sources of all ranks. Their features have one row for each."""
+        """Returns the number of sources of all ranks."""
         return self.source_layout.size
 
     @property
     def num_destinations(self) -> int:
-        """Returns the number of destinations of all ranks. Their features, and aggregated messages,
-        have one row for each.
-        """
+        """Returns the number of destinations of all ranks."""
         return self.destination_layout.size
 
     @property
     def num_edges(self) -> int:
-        """Returns the number of edges of all ranks. Their features have one row for each."""
+        """Returns the number of edges of all ranks."""
         return self.edge_layout.size
 
     @property
@@ -83,11 +89,7 @@ class PartitionedStructure(Structure):
 
     @abstractmethod
     def like(self, resident: Any) -> PartitionedStructure:
-        """Returns a structure of this kind with other edges between the same nodes.
-
-        Args:
-            resident: these edges on the device, a :class:`PartitionedCsc`.
-        """
+        """Returns a structure of this kind with other edges, given as a :class:`PartitionedCsc`."""
 
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key.
@@ -122,12 +124,19 @@ class PartitionedStructure(Structure):
         enough = self.num_edges >= _LEAST_KEPT_DEGREE * self.num_sources
         return self.keeps_results and enough
 
-    @abstractmethod
     def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
         The result must not be changed.
         """
+        return self._constants.keep((x,), key, make)
+
+    def _keep_sum(self, of: Sum, make: Callable[[], _Rows]) -> _Rows:
+        """Returns what `make` returned at the first call for a sum of constant inputs."""
+        kind = self.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        key = (*of.settings().values(), cast)
+        return self._constants.keep(constant_inputs(of.x, of.e), key, make)
 
     def _check_linear(self, of: SumLinear) -> list[Any]:
         """Returns this structure and the other ones of a sum.
@@ -202,16 +211,7 @@ class PartitionedStructure(Structure):
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
     ) -> PartitionedTensor:
-        """Sums messages at sources.
-
-        Args:
-            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
-            x: [destinations, *features].
-            e: [edges, *features].
-
-        Returns:
-            [sources, *features].
-        """
+        """Sums messages at sources: see :meth:`peergraph.aggregate.Structure.spmm_transposed`."""
         run = functools.partial(Csc.spmm_transposed, message=message, backward="transpose")
         return self.on_edges(EdgeCall(run, destinations={"x": x}, edges={"e": e}, result="source"))
 

@@ -101,11 +101,7 @@ def changes_of(local: Tensor) -> list[int]:
 
 
 def follow_change(local: Tensor) -> None:
-    """Copies rows between a tensor that was changed in place and those that share its rows.
-
-    Args:
-        local: this rank's rows, which were changed.
-    """
+    """Copies changed rows of this rank to the tensors that share them."""
     memory: Any = local.untyped_storage()
     notes = memory.__dict__
     if notes:

@@ -102,14 +102,7 @@ class RowTensor(Tensor):
 
 
 def row_of(base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> Tensor:
-    """Returns a row as a tensor that follows `base` and is followed by it.
-
-    Args:
-        base: the partitioned tensor.
-        index: numbers and ranges: of the row in `base`.
-        value: the row.
-        token: returns what is equal as long as `base` does not change.
-    """
+    """Returns a row as a tensor that follows `base` and is followed by it: see :class:`_Row`."""
     return _wrapped(value, _Row(base, index, value, token))
 
 

@@ -202,14 +202,7 @@ class ChunkedCsc:
         return self._reversed_csc
 
     def reverse_edge_rows(self, rows: Tensor) -> Tensor:
-        """Returns edge rows in the order of the reversed structure's edges. Collective.
-
-        Args:
-            rows: [local edges, ...] plain rows of :attr:`edge_layout`.
-
-        Returns:
-            [local edges of the reversed structure, ...].
-        """
+        """Returns plain rows of edges in the order of the reversed edges. Collective."""
         self.reversed()
         assert self._reversed is not None
         return self._reversed.exchange_rows(rows)

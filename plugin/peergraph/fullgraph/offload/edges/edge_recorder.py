@@ -76,17 +76,17 @@ class EdgeFunction:
         self.space = space
 
     def __call__(self, edges: SourceRows | None, *operands: Any) -> Tensor:
-        """Runs the function on a chunk, with rows of the chunk.
+        """As :meth:`run_on_rows`, with rows as a partitioned tensor."""
+        rows: Tensor = partitioned(self.run_on_rows(edges, *operands))
+        return rows
+
+    def run_on_rows(self, edges: SourceRows | None, *operands: Any) -> Any:
+        """Runs the function on a chunk; returns :class:`ChunkRows`, or plain rows of the sources.
 
         Args:
             edges: the edges; None: those that come with rows of sources.
             operands: by name; None is passed on.
         """
-        rows: Tensor = partitioned(self.run_on_rows(edges, *operands))
-        return rows
-
-    def run_on_rows(self, edges: SourceRows | None, *operands: Any) -> Any:
-        """As a call, with :class:`ChunkRows` as the result unless it has the rows of sources."""
         if edges is None:
             edges = next(part for part in operands if isinstance(part, SourceRows))
         rows = {name: _plain(part) for name, part in zip(self.names, operands, strict=True)}
@@ -410,13 +410,7 @@ def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Callable[[], 
 
 
 def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> OffloadedTensor:
-    """Returns rows [selected rows, *features] on the device as rows of destinations.
-
-    Args:
-        spaces: of the graph.
-        structure: the edges to selected destinations.
-        rows: this rank's selected rows.
-    """
+    """Returns the selected rows of this rank, on the device, as rows of destinations."""
     space = spaces.add(structure.destination_layout, structure.chunks)
     store = spaces.allocator.allocate(
         space.row_layout, rows.shape[1:], rows.dtype, "source", what="labelled gradient"

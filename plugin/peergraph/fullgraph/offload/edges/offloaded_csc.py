@@ -27,7 +27,6 @@ from peergraph.fullgraph.structure.neighbor_sums import check_order
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     PartitionedStructure,
-    constant_inputs,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -133,11 +132,8 @@ class OffloadedCsc(PartitionedStructure):
         return self.keeps_results
 
     def keep(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
-        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
-
-        Offloaded rows are stored when they are first computed.
-        """
-        return self._constants.keep((x,), key, lambda: _keeping(make()))
+        """See the base class; offloaded rows are stored when they are first computed."""
+        return super().keep(x, key, lambda: _keeping(make()))
 
     def reduce(self, of: Sum) -> PartitionedTensor:
         """Reduces messages at destinations: see :meth:`spmm`."""
@@ -263,10 +259,7 @@ class OffloadedCsc(PartitionedStructure):
 
         if not constant:
             return run()
-        cast = torch.get_autocast_dtype(self.device.type)
-        enabled = torch.is_autocast_enabled(self.device.type)
-        key = (*of.settings().values(), cast if enabled else None)
-        constants = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
+        constants = self._keep_sum(of, lambda: _keeping(run()))
         assert isinstance(constants, OffloadedTensor)
         # What is kept must not be changed with the result.
         return make_shell(constants._content)

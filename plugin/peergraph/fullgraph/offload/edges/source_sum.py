@@ -32,12 +32,8 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 def source_sum(recorder: EdgeRecorder, content: Content, needs_grad: bool) -> OffloadedTensor:
     """Returns rows of sources, which are computed at once. Collective; differentiable.
 
-    The parts of all chunks and ranks are added up in a fixed order.
-
-    Args:
-        recorder: the edges.
-        content: a record whose whole result are rows of the sources of a chunk.
-        needs_grad: whether gradients flow through it.
+    The parts of all chunks and ranks are added up in a fixed order. The whole result of the record
+    of `content` are rows of the sources of a chunk.
     """
     if not needs_grad:
         return _compute(recorder, content)

@@ -170,11 +170,7 @@ class Call:
             )
 
     def operation(self, changed: int | None = None) -> Operation:
-        """Returns the call without its operands.
-
-        Args:
-            changed: the operand that the function changes in place, or None.
-        """
+        """Returns the call without its operands, of which it changes `changed` in place."""
         if self._key is None or changed is not None:
             return Operation(self.func, self.args, self.kwargs, self.modes, changed)
         operations = self.space.spaces.operations
@@ -201,11 +197,7 @@ class Call:
         )
 
     def finish_as(self, dry_run: DryRun) -> Tensor:
-        """Returns the only result of the call as an offloaded tensor.
-
-        Args:
-            dry_run: what the function makes of the probes.
-        """
+        """Returns the only result of the call, by what it makes of the probes."""
         if dry_run.is_operand is not None:
             return self.tensors[dry_run.is_operand]
         record = Record(self.operation(), self.operands, self.seeds)
@@ -365,13 +357,7 @@ def _dry_run_key_of_plain(tensor: Tensor) -> Hashable:
 
 
 def _changeable(tensor: Tensor, probe: Tensor, changes: bool) -> Tensor:
-    """Returns a probe, or a copy of it that a function may change in place of `tensor`.
-
-    Args:
-        tensor: the argument.
-        probe: in its place.
-        changes: whether the function may change arguments.
-    """
+    """Returns a probe, or a copy of it where the function `changes` arguments such as `tensor`."""
     if not changes or (tensor.requires_grad and tensor.is_leaf):
         return probe  # A leaf that needs gradients cannot be changed in place.
     with torch.enable_grad():

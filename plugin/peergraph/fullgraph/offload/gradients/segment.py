@@ -118,12 +118,7 @@ def keep_node(before: RowOperand) -> None:
 
 
 def move_history(handle: OffloadedTensor, content: Content) -> None:
-    """Gives a tensor that is changed in place the history of `content`.
-
-    Args:
-        handle: the tensor.
-        content: a record of a function of it.
-    """
+    """Gives a tensor that is changed in place the history of a record of a function of it."""
     compiled = compile_history([RowOperand(Cell(content, True), None)], [content])
     Segment.apply(compiled, (content,), handle, handle, *history_inputs(compiled.operands))
 

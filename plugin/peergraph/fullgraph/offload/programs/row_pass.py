@@ -192,14 +192,7 @@ def is_stored(operand: RowOperand) -> bool:
 
 
 def write_rows(chunk: PassChunk, content: Content, store: RowStore, rows: Tensor) -> None:
-    """Writes a chunk's rows of a content to its store.
-
-    Args:
-        chunk: of a pass, over the same chunks of these or of other rows.
-        content: the rows.
-        store: of all rows of `content`.
-        rows: of the chunk.
-    """
+    """Writes a chunk's rows of a content to its store, in a pass over these or other rows."""
     if store.row_layout is chunk.chunks.row_layout:
         chunk.write(store, rows)
     else:
@@ -269,11 +262,8 @@ def _describe(content: Content) -> str:
 def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     """Stores rows that the computation of `roots` reads from stores. Collective.
 
-    These are the rows of all sources, and rows that must be stored.
-
-    Args:
-        roots: rows that are to be computed.
-        waiting_bytes: of rows that are to be stored after them.
+    These are the rows of all sources, and rows that must be stored. `waiting_bytes` as of
+    :class:`RowPass`.
     """
     while first := _stored_first(roots):
         # Rows that others need are stored with these. They may go with them, so nothing here
@@ -312,9 +302,7 @@ def store_required(roots: Sequence[RowOperand]) -> None:
 def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     """Stores rows, in one pass for all rows of the same nodes. Collective.
 
-    Args:
-        operands: the rows.
-        waiting_bytes: of rows that are to be stored after them.
+    `waiting_bytes` as of :class:`RowPass`.
     """
     by_space: dict[int, dict[int, RowOperand]] = {}
     for operand in operands:

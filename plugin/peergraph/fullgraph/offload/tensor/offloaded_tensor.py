@@ -192,12 +192,7 @@ class OffloadedTensor(PartitionedTensor):
         )
 
     def _replace_rows(self, content: Content, needs_grad: bool) -> None:
-        """Gives the tensor other rows, as a change in place does.
-
-        Args:
-            content: the rows.
-            needs_grad: whether gradients flow through their record.
-        """
+        """Gives the tensor other rows, as a change in place does."""
         self._content.change_mark.is_set = True
         self._content = content
         self._cell = Cell(content, needs_grad)
@@ -315,11 +310,6 @@ def make_probe(space: RowSpace, features: Sequence[int], dtype: torch.dtype) -> 
 
 
 def from_store(space: RowSpace, store: RowStore) -> OffloadedTensor:
-    """Returns the tensor whose rows are in a store.
-
-    Args:
-        space: of the store's layout.
-        store: [local rows, *features], which is not changed from now on.
-    """
+    """Returns the tensor whose rows are in a store, which is not changed from now on."""
     probe = make_probe(space, store.features, store.dtype)
     return make_shell(Content(space, probe, store=store))
