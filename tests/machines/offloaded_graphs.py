@@ -15,8 +15,7 @@ import peergraph_pyg
 from peergraph.fullgraph import named_model, write_rows
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
-from peergraph.fullgraph.plan.offload_cost import place_rows
-from peergraph.fullgraph.plan.pass_bytes import pass_bytes
+from peergraph.fullgraph.plan.offload_cost import pass_bytes, place_rows
 from peergraph.fullgraph.plan.spread import expected_spread
 from peergraph.memory import DistributedTable, Group
 from peergraph.store import NODE, GraphSource, Store

@@ -18,7 +18,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.write_rows import write_rows
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.plan_limits import PlanLimits
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.structure.edge_changes import (

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder
 from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
 from peergraph.fullgraph.plan.choose_order import GivenOrder
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
 

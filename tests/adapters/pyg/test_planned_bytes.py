@@ -19,10 +19,10 @@ from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.plan.offload_cost import (
     chunk_bytes,
     expected_chunks,
+    pass_bytes,
     place_rows,
     tier_bytes,
 )
-from peergraph.fullgraph.plan.pass_bytes import pass_bytes
 from peergraph.fullgraph.plan.spread import expected_spread
 from peergraph.fullgraph.tensor import recurrent
 from peergraph.memory import Group

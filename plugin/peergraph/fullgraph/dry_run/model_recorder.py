@@ -15,7 +15,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
 from peergraph.fullgraph.offload.passes.pass_trace import PassTrace
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.live_bytes import LiveBytes

@@ -17,7 +17,7 @@ from peergraph.fullgraph.dry_run.small_graph import SmallGraph, sample_rows
 from peergraph.fullgraph.layout.edge_share import EdgeShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local

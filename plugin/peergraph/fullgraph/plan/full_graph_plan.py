@@ -12,8 +12,8 @@ from peergraph.fullgraph.plan.memory_items import GraphFacts, total_bytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.plan_limits import PlanLimits
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
 from peergraph.fullgraph.plan.resident_plan import NetworkBytes, ResidentPlan
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.fullgraph.plan.spread import Spread
 from peergraph.memory import Topology
 from peergraph.printing import format_bytes

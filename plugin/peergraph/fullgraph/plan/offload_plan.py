@@ -14,17 +14,18 @@ from peergraph.fullgraph.plan.offload_cost import (
     HOST,
     USER,
     ChunkSize,
+    PassBytes,
     Placement,
     chunk_bytes,
     expected_chunks,
+    pass_bytes,
     place_rows,
     row_list_bytes,
     tier_bytes,
+    transfer_seconds,
 )
-from peergraph.fullgraph.plan.pass_bytes import PassBytes, pass_bytes, transfer_seconds
 from peergraph.fullgraph.plan.plan_limits import PlanLimits
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
-from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, Schedule
+from peergraph.fullgraph.plan.schedule import BEFORE, SOURCE, RecordedModel, Schedule
 from peergraph.fullgraph.plan.spread import Spread, spread_at
 from peergraph.memory import Topology
 from peergraph.printing import format_bytes, table_lines

@@ -15,7 +15,7 @@ from peergraph.fullgraph.plan.memory_items import (
     imported_rows,
     total_bytes,
 )
-from peergraph.fullgraph.plan.recorded_model import RecordedModel
+from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.memory import Topology
 from peergraph.printing import format_bytes
 
