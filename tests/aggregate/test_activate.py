@@ -125,6 +125,25 @@ def test_second_derivatives(device: torch.device) -> None:
     assert torch.autograd.gradgradcheck(run, (x, bias))
 
 
+def test_a_gradient_depends_on_the_features_as_with_torch(device: torch.device) -> None:
+    for relu in (True, False):
+        x = features(5, (9,), device)
+        bias = features(9, (), device, seed=7)
+        right = (x + bias).relu() if relu else x + bias
+        gradients, right_ones = (
+            torch.autograd.grad(out.sum(), (x, bias), create_graph=True)
+            for out in (activate(x, bias, relu=relu), right)
+        )
+        for gradient, right_one in zip(gradients, right_ones, strict=True):
+            assert gradient.requires_grad == right_one.requires_grad == relu
+            if relu:
+                second, right_second = (
+                    torch.autograd.grad(g.sum(), (x, bias), retain_graph=True)
+                    for g in (gradient, right_one)
+                )
+                torch.testing.assert_close(second, right_second)
+
+
 def test_other_tensors_take_the_steps(device: torch.device) -> None:
     x = features(4, (3, 8), device)
     bias = features(8, (), device, seed=7)

@@ -146,6 +146,12 @@ SECOND_DERIVATIVES = {
         "hardtanh": "F.hardtanh(h * 1.5).sum()",
     }.items()
 }
+# The first one consists of constants, and needs a gradient nevertheless.
+SECOND_DERIVATIVES["relu"] = (
+    *("h = x.detach().clone().requires_grad_()", "loss = F.relu(h * 1.5).sum()"),
+    *("first = torch.autograd.grad(loss, h, create_graph=True)[0]", "check('first', first)"),
+    *("first.sum().backward()", "check('second', h.grad)"),
+)
 # They ended in a TypeError.
 OUT = [
     f"torch.{call}, out=torch.zeros({shape}, dtype=x.dtype))"

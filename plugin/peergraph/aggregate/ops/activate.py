@@ -31,8 +31,8 @@ def activate(
         out = out.relu() if relu else out
         return F.dropout(out, dropout) if dropout > 0 else out
     seed = draw_seed(x.device) if dropout > 0 else None
-    result: Tensor = _Activate.apply(x, bias, relu, dropout, seed)
-    return result
+    result: tuple[Tensor, Tensor | None] = _Activate.apply(x, bias, relu, dropout, seed)
+    return result[0]
 
 
 def _runs_in_one_pass(x: Tensor, bias: Tensor | None) -> bool:
@@ -102,25 +102,35 @@ def gradient_of_activation(
 
 
 class _Activate(Function):
-    """Keeps a bit of each element, not the features."""
+    """Keeps a bit of each element, not the features; returns the activated ones, and with ReLU an
+    empty tensor, which leads from a gradient to `x`: it depends on `x` as torch's does, by zeros.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, bias: Tensor | None, relu: bool, dropout: float, seed: Tensor | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | None]:
         keeps_bits = any(ctx.needs_input_grad[:2])
         out, bits = activation_of(x, bias, relu, dropout, seed, keeps_bits=keeps_bits)
-        ctx.save_for_backward(bits)
-        ctx.dropout, ctx.bias_dtype = dropout, None if bias is None else bias.dtype
-        return out
+        empty = x.new_empty(0) if relu and keeps_bits else None
+        ctx.save_for_backward(bits, empty)
+        ctx.shape, ctx.dropout = x.shape, dropout
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return out, empty
 
     @staticmethod
     @unbatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (bits,) = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad: Tensor | None, grad_of_empty: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        bits, empty = ctx.saved_tensors
         needs_x, needs_bias = ctx.needs_input_grad[:2]
+        if grad is None:
+            zeros = empty.new_zeros(ctx.shape)
+            of_bias = zeros.sum(0).to(ctx.bias_dtype) if needs_bias else None
+            return zeros if needs_x else None, of_bias, None, None, None
         if torch.is_grad_enabled():
-            again: Tensor = _Masked.apply(grad, bits, ctx.dropout)
+            again: Tensor = _Masked.apply(grad, bits, empty, ctx.dropout)
             return again, again.sum(0) if needs_bias else None, None, None, None
         of_x, of_bias = gradient_of_activation(grad, bits, ctx.dropout, needs_bias)
         of_bias = None if of_bias is None else of_bias.to(ctx.bias_dtype)
@@ -131,13 +141,15 @@ class _Masked(Function):
     """The gradient of `x`, as a function of the gradient of the result."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, bits: Tensor, dropout: float) -> Tensor:
-        ctx.save_for_backward(bits)
+    def forward(
+        ctx: Any, grad: Tensor, bits: Tensor, empty: Tensor | None, dropout: float
+    ) -> Tensor:
+        ctx.save_for_backward(bits, empty)
         ctx.dropout = dropout
         return gradient_of_activation(grad, bits, dropout, False)[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (bits,) = ctx.saved_tensors
-        result: Tensor = _Masked.apply(grad, bits, ctx.dropout)
-        return result, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        bits, empty = ctx.saved_tensors
+        result: Tensor = _Masked.apply(grad, bits, empty, ctx.dropout)
+        return result, None, None if empty is None else torch.zeros_like(empty), None

@@ -64,8 +64,8 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
         and torch.is_grad_enabled()
         and input.dtype in FEATURE_DTYPES
     ):
-        result: Tensor = Relu.apply(input)
-        return result
+        result: tuple[Tensor, Tensor] = Relu.apply(input)
+        return result[0]
     with torch._C.DisableTorchFunctionSubclass():
         return torch.relu_(input) if inplace else torch.relu(input)
 
@@ -78,22 +78,30 @@ def _relu_of_chunk(input: Any, inplace: bool = False) -> ChunkRows | None:
 
 
 class Relu(Function):
-    """`max(x, 0)` of partitioned or plain rows."""
+    """`max(x, 0)` of partitioned or plain rows, and an empty result.
+
+    The empty one leads from a gradient to `x`, on which it depends as torch's does, by zeros.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        out, bits = relu_bitmask(_rows(x).contiguous())
-        ctx.save_for_backward(bits)
-        ctx.place = _place(x)
-        return out if ctx.place is None else wrap(out, *ctx.place)
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = _rows(x).contiguous()
+        out, bits = relu_bitmask(rows)
+        empty = rows.new_empty(0)
+        ctx.save_for_backward(bits, empty)
+        ctx.shape, ctx.place = rows.shape, _place(x)
+        return out if ctx.place is None else wrap(out, *ctx.place), empty
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (bits,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, grad_of_empty: Tensor | None) -> Tensor:
+        bits, empty = ctx.saved_tensors
+        if grad is None:
+            zeros = empty.new_zeros(ctx.shape)
+            return zeros if ctx.place is None else wrap(zeros, *ctx.place)
         rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
         if not torch.is_grad_enabled():
             return _masked(rows, bits)
-        result: Tensor = _Masked.apply(rows, bits)
+        result: Tensor = _Masked.apply(rows, bits, empty)
         return result
 
 
@@ -101,17 +109,17 @@ class _Masked(Function):
     """Rows with 0 where a bit is 0."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: Tensor) -> Tensor:
-        ctx.save_for_backward(bits)
+    def forward(ctx: Any, x: Tensor, bits: Tensor, empty: Tensor) -> Tensor:
+        ctx.save_for_backward(bits, empty)
         ctx.place = _place(x)
         return _masked(x, bits)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (bits,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
+        bits, empty = ctx.saved_tensors
         rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
-        result: Tensor = _Masked.apply(rows, bits)
-        return result, None
+        result: Tensor = _Masked.apply(rows, bits, empty)
+        return result, None, torch.zeros_like(empty)
 
 
 def _masked(x: Tensor, bits: Tensor) -> Tensor:
