@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
-from peergraph.memory import DistributedTable, EncodedRows, TableRows
+from peergraph.memory import DistributedTable, EncodedRows, NarrowTable, Table, TableRows
 from peergraph.store import StoragelessTensor, TableTensor, dispatch_mode
 
 from ..compat import can_alias, is_in_place
@@ -44,6 +45,18 @@ class StoredTable(LazyTable):
     Rows without narrow storage are not gathered then.
     """
 
+    @property
+    def tables(self) -> list[Table]:
+        """The tables whose rows are gathered."""
+        table = self.table
+        return table.encoded_tables if isinstance(table, NarrowTable) else []
+
+    def selected(self, ids: Tensor, rows: Sequence[Tensor]) -> Tensor:
+        """Returns the rows ``ids``, of which those of :attr:`tables` are gathered already."""
+        lazy, table = TableRows(self.table, ids), self.table
+        encoded = EncodedRows(table.codec, *rows) if isinstance(table, NarrowTable) else None
+        return LazyRows(lazy, _Values(lazy, encoded=encoded))
+
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Returns the rows ``ids``, gathered but not decoded."""
         rows = super().rows(ids, out)
@@ -58,13 +71,19 @@ class _Values:
     Args:
         rows: rows of a table.
         base: values whose first rows these are; a write to one changes the other.
+        encoded: the rows as they are stored, if they are gathered.
     """
 
-    def __init__(self, rows: TableRows, base: _Values | None = None) -> None:
+    def __init__(
+        self,
+        rows: TableRows,
+        base: _Values | None = None,
+        encoded: EncodedRows | None = None,
+    ) -> None:
         self.rows = rows
         self.base = base
         self._tensor: Tensor | None = None
-        self._encoded: EncodedRows | None = None
+        self._encoded = encoded
 
     def encoded(self) -> EncodedRows | None:
         """Returns the rows as they are stored, gathered at the first call; None where somebody has

@@ -7,7 +7,7 @@ lock after each of these calls, and the training loop for the thread.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ from torch.utils.data import get_worker_info
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import utils as loader_utils
 
-from peergraph.memory import ListRows, ListTable, Table, gather_tables
+from peergraph.memory import DistributedTable, ListRows, ListTable, Table, gather_tables
 from peergraph.store import EdgeType, NodeType, StoreTensor, TableTensor
 
 from ..compat import copy_data, data_storage, storage_data, storage_values
 from ..data.frames import FrameReads, StoredFrame
-from ..data.lazy_features import LazyTable
+from ..data.lazy_features import LazyTable, StoredTable
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import find_store
 from . import batch_csc
@@ -111,8 +111,7 @@ class _SharedRows:
     """The rows of shared tensors that a batch gets."""
 
     def __init__(self) -> None:
-        self._targets: list[tuple[Any, str]] = []
-        self._reads: list[tuple[Table | ListTable, Tensor]] = []
+        self._targets: list[tuple[Any, str, TableTensor, Tensor]] = []
         self._frames: list[tuple[Any, str, StoredFrame, Tensor]] = []
         self._keys: dict[int, set[str]] = {}  # the attributes of each storage
         # Workers write the rows to memory that they share with the loop, which PyG does.
@@ -125,17 +124,19 @@ class _SharedRows:
             self._frames.append((batch, key, value, ids))
             self._keys.setdefault(id(batch), set()).add(key)
             return True
-        # Subclasses select rows in other ways.
-        if type(value) is not TableTensor or type(ids) is not Tensor or self._in_worker:
+        # Other subclasses select rows in other ways.
+        is_gathered = type(value) in (TableTensor, StoredTable)
+        if not is_gathered or type(ids) is not Tensor or self._in_worker:
             return False
         table = value.table
         if value.device != table.device or value.requires_grad or ids.ndim != 1:
             return False
+        if type(value) is StoredTable and isinstance(table, DistributedTable):
+            return False
         if ids.device != value.device or ids.dtype != torch.int64:
             ids = ids.to(value.device, torch.int64)
-        self._targets.append((batch, key))
+        self._targets.append((batch, key, value, ids))
         self._keys.setdefault(id(batch), set()).add(key)
-        self._reads.append((table, ids))
         return True
 
     def add_edges(self, storage: Any, batch: Any, edge: Any, perm: Any) -> None:
@@ -149,15 +150,24 @@ class _SharedRows:
         """Gathers all rows that no thread has gathered, and sets the attributes."""
         ready = _ready_rows.get()
         of_frames = FrameReads([(frame, ids) for _, _, frame, ids in self._frames])
-        reads = [*self._reads, *of_frames.reads]
+        reads: list[tuple[Table | ListTable, Tensor]] = [
+            (table, ids) for _, _, value, ids in self._targets for table in _tables_of_value(value)
+        ]
+        reads += of_frames.reads
         ahead = [None if ready is None else ready.take(*read) for read in reads]
         others = [read for read, of_read in zip(reads, ahead, strict=True) if of_read is None]
-        gathered = iter(gather_tables(others))
-        rows = [next(gathered) if of_read is None else of_read for of_read in ahead]
-        count = len(self._reads)
-        for (batch, key), of_read in zip(self._targets, rows[:count], strict=True):
-            batch[key] = of_read
-        frames = of_frames.frames(rows[count:])
+        are_lazy = any(isinstance(value, StoredTable) for _, _, value, _ in self._targets)
+        # Lazy rows may be decoded in another mode than that of the loader.
+        with torch.inference_mode(False) if are_lazy else nullcontext():
+            gathered = iter(gather_tables(others))
+        rows = iter([next(gathered) if of_read is None else of_read for of_read in ahead])
+        for batch, key, value, ids in self._targets:
+            of_value: list[Any] = [next(rows) for _ in _tables_of_value(value)]
+            if isinstance(value, StoredTable):
+                batch[key] = value.selected(ids, of_value)
+            else:
+                [batch[key]] = of_value
+        frames = of_frames.frames(rows)
         for (batch, key, _, _), frame in zip(self._frames, frames, strict=True):
             batch[key] = frame
 
@@ -236,9 +246,13 @@ def tables_of(
             ids = torch.empty(0, dtype=torch.int64, device=value.device)
             if not rows.add({}, key, value, ids):
                 return None
-            of_value = value.tables if isinstance(value, StoredFrame) else [value.table]
-            tables += [(owner, of_edges, table) for table in of_value]
+            tables += [(owner, of_edges, table) for table in _tables_of_value(value)]
     return tables
+
+
+def _tables_of_value(value: TableTensor | StoredFrame) -> Sequence[Table | ListTable]:
+    """Returns the tables that are gathered for an attribute."""
+    return value.tables if isinstance(value, (StoredTable, StoredFrame)) else [value.table]
 
 
 def _is_selected_by_pyg(value: Any) -> bool:

@@ -254,7 +254,7 @@ def rows_ahead(loader: Any, store: Store | None) -> _Rows:
         raise Unsupported("adjacency matrices, or attributes that are not shared")
     rows = _Rows(sampler, tables)
     is_in_reach = rows.tables(sampler.core) is not None
-    require(is_in_reach, "rows in host memory or on disk beside a GPU, or encoded rows")
+    require(is_in_reach, "rows in host memory beside a GPU, or on disk")
     return rows
 
 

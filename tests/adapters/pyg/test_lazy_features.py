@@ -16,8 +16,11 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 
 import peergraph_pyg
 from peergraph.memory import TableRows
+from peergraph.testing import run_ranks
 from peergraph_pyg import LazyRows, accelerate, explain
+from peergraph_pyg.prefetching.native_iterator import NativeIterator
 from peergraph_pyg.prefetching.thread_state import record_stream
+from tests.conftest import require_gpus
 from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
@@ -247,6 +250,55 @@ def test_rows_as_they_are_stored(storage: str | None, device: torch.device) -> N
         batch_size=6,
     )
     assert next(iter(loader)).x.is_in_memory == (storage is not None)
+
+
+@named_cases("storage", ["int8", "bfloat16", None])
+def test_rows_as_they_are_stored_ahead(storage: str | None, device: torch.device) -> None:
+    """A thread of C++ gathers them; layers of inference mode leave them to training."""
+    options = {} if storage is None else {"storage": {"x": storage}}
+    shared = peergraph_pyg.share(random_data(), device=device, **options)
+    stored = peergraph_pyg.lazy(shared, as_stored=True)
+    loaders = [NeighborLoader(data, [3, 2], batch_size=16) for data in (shared, stored)]
+    torch.manual_seed(0)
+    expected = list(peergraph_pyg.prefetch(loaders[0], 0))
+    for depth in (0, 2):
+        torch.manual_seed(0)
+        ahead = iter(peergraph_pyg.prefetch(loaders[1], depth))
+        assert isinstance(ahead, NativeIterator) == (depth > 0)
+        with torch.inference_mode():
+            batches = list(ahead)
+        for batch, plain in zip(batches, expected, strict=True):
+            assert batch.x.is_in_memory == (storage is not None)
+            assert not batch.x.is_gathered
+            weight = torch.nn.Parameter(torch.ones(1, device=device))
+            (batch.x * weight).sum().backward()
+            assert torch.equal(batch.x + 0, plain.x)
+            assert torch.equal(batch.y, plain.y)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_scales_apart_from_rows(apart: bool, device: torch.device) -> None:
+    """Rows of two ranks have their scales in a table that all of them have."""
+    if device.type == "cuda":
+        require_gpus(2)
+    run_ranks(_check_scales, 2, apart, device.type, device=device.type, timeout_s=120)
+
+
+def _check_scales(apart: bool, device: str) -> None:
+    data = random_data()
+    data.x = torch.randn(60, 256 if apart else 24, generator=torch.Generator().manual_seed(1))
+    rank = torch.distributed.get_rank()
+    target = f"cuda:{rank}" if device == "cuda" else "cpu"
+    options = {"plan": "sharded", "storage": {"x": "int8"}}
+    shared = peergraph_pyg.share(data if rank == 0 else None, device=target, **options)
+    table: Any = shared.x.table
+    assert len(table.encoded_tables) == (2 if apart else 1)
+    loader = NeighborLoader(peergraph_pyg.lazy(shared, as_stored=True), [3, 2], batch_size=16)
+    ahead = iter(peergraph_pyg.prefetch(loader, 2))
+    assert isinstance(ahead, NativeIterator)
+    for batch in ahead:
+        assert torch.equal(batch.x + 0, shared.x[batch.n_id])
+    peergraph_pyg.store_of(shared).close()
 
 
 def test_errors() -> None:

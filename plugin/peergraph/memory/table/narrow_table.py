@@ -112,6 +112,13 @@ class NarrowTable(Table):
         return self._encoder.errors
 
     @property
+    def encoded_tables(self) -> list[Table]:
+        """The tables of the encoded rows: one, or that of the values and that of the scales."""
+        if isinstance(self.stored, RowsWithScales):
+            return [self.stored.values, self.stored.scales]
+        return [self.stored]
+
+    @property
     def counter(self) -> ReadCounter | None:
         """Counts gathers after :meth:`count_reads`."""
         return self.stored.counter

@@ -143,12 +143,8 @@ class TableRows:
         """Returns the rows as they are stored; None unless their storage is narrow."""
         if not isinstance(self.table, NarrowTable):
             return None
-        stored = self.table.stored
-        if isinstance(stored, RowsWithScales):
-            return EncodedRows(
-                self.table.codec, stored.values.gather(self.ids), stored.scales.gather(self.ids)
-            )
-        return EncodedRows(self.table.codec, stored.gather(self.ids))
+        rows = [table.gather(self.ids) for table in self.table.encoded_tables]
+        return EncodedRows(self.table.codec, *rows)
 
     def first(self, count: int) -> TableRows:
         """Returns the first `count` rows."""
