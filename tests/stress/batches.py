@@ -10,7 +10,7 @@ from peergraph.memory import Group
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource
 from tests.store.graphs import build, random_coo
-from tests.stress.leftovers import open_files_and_memory
+from tests.stress.leftovers import growth_of_process
 
 _NODES, _EDGES, _BATCH = 5000, 40_000, 64
 # What allocators may keep from the first tenth of the batches on.
@@ -54,14 +54,19 @@ def run_batches(count: int, seed: int, device: str) -> str:
         for number in range(plain_count // 10):
             if wrong := batch(number):
                 return wrong
-        with open_files_and_memory() as growth:
+        with growth_of_process() as growth:
             for number in range(plain_count // 10, plain_count):
                 if wrong := batch(number):
                     return wrong
         group.barrier()
-    if growth["files"] > 0 or growth["bytes"] > _GROWTH:
+    if _has_grown(growth):
         return f"rank {group.rank}: grew by {growth}"
     return _loader_batches(loader_count, coo, group) if loader_count else ""
+
+
+def _has_grown(growth: dict[str, int]) -> bool:
+    """Whether a process has more than allocators may keep."""
+    return any(count > (_GROWTH if "bytes" in name else 0) for name, count in growth.items())
 
 
 def _loader_batches(count: int, coo: torch.Tensor, group: Group) -> str:
@@ -73,16 +78,25 @@ def _loader_batches(count: int, coo: torch.Tensor, group: Group) -> str:
     data = Data(x=_features(torch.arange(_NODES)), edge_index=coo)
     shared = peergraph_pyg.share(data, device=group.device)
     loader = NeighborLoader(shared, [6, 4], batch_size=_BATCH, shuffle=True)
-    done = 0
-    while done < count:
-        for batch in loader:
-            ids = batch.n_id.cpu()
-            if not torch.equal(batch.x.cpu(), _features(ids)):
-                return f"rank {group.rank}: rows of batch {done} are not the nodes'"
-            if not torch.equal(ids[batch.edge_index.cpu()], coo[:, batch.e_id.cpu()]):
-                return f"rank {group.rank}: edges of batch {done} are not the graph's"
-            done += 1
-            if done == count:
-                break
+
+    def draw(count: int) -> str:
+        """Takes batches that a thread makes ahead; the last epoch ends within."""
+        done = 0
+        while done < count:
+            for batch in peergraph_pyg.prefetch(loader):
+                ids = batch.n_id.cpu()
+                if not torch.equal(batch.x.cpu(), _features(ids)):
+                    return f"rank {group.rank}: rows of batch {done} are not the nodes'"
+                if not torch.equal(ids[batch.edge_index.cpu()], coo[:, batch.e_id.cpu()]):
+                    return f"rank {group.rank}: edges of batch {done} are not the graph's"
+                done += 1
+                if done == count:
+                    break
+        return ""
+
+    if wrong := draw(count // 10):
+        return wrong
+    with growth_of_process() as growth:
+        wrong = draw(count - count // 10)
     group.barrier()
-    return ""
+    return f"rank {group.rank}: loaders grew by {growth}" if _has_grown(growth) else wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import time
 from collections import Counter
@@ -111,10 +112,23 @@ def _settled(left: Callable[[], Collection[str]]) -> Collection[str]:
 
 
 @contextmanager
-def open_files_and_memory() -> Iterator[dict[str, int]]:
-    """Fills the dictionary with the growth of both from the begin of the context to its end."""
-    found: dict[str, int] = {}
-    files, pages = open_files().total(), resident_bytes()
-    yield found
-    found["files"] = open_files().total() - files
-    found["bytes"] = resident_bytes() - pages
+def growth_of_process() -> Iterator[dict[str, int]]:
+    """Fills the dictionary with the growth of files, threads, and bytes of the host and of torch's
+    GPUs, from the begin of the context to its end.
+    """
+    growth: dict[str, int] = {}
+    before = _resources()
+    yield growth
+    after = _resources()
+    growth.update({name: after[name] - before[name] for name in before})
+
+
+def _resources() -> dict[str, int]:
+    gc.collect()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    return {
+        "files": open_files().total(),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "bytes": resident_bytes(),
+        "bytes of GPUs": sum(torch.cuda.memory_reserved(gpu) for gpu in gpus),
+    }
