@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import inspect
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -75,10 +77,14 @@ def graph_storage(data: Data | HeteroData) -> Any:
     return data._store if isinstance(data, Data) else data._global_store
 
 
-def storage_values(storage: Any) -> dict[str, Any]:
-    """The attributes of a storage by name, without those that PyG infers."""
-    values: dict[str, Any] = storage._mapping
-    return values
+storage_values: Callable[[Any], dict[str, Any]] = attrgetter("_mapping")
+"""Returns the attributes of a storage by name, without those that PyG infers."""
+
+
+def edge_storages(data: HeteroData) -> dict[Any, Any]:
+    """The storages of a ``HeteroData``'s edges by their type."""
+    storages: dict[Any, Any] = data._edge_store_dict
+    return storages
 
 
 def copy_data(data: HeteroData) -> HeteroData:
@@ -93,11 +99,14 @@ def copy_data(data: HeteroData) -> HeteroData:
     without_edges.__dict__.update(data.__dict__, _edge_store_dict={})
     out: HeteroData = copy.copy(without_edges)
     parent = weakref.ref(out)
+    copies = out._edge_store_dict
     for edge_type, storage in data._edge_store_dict.items():
-        copied = out._edge_store_dict[edge_type] = new(type(storage))
+        copied = copies[edge_type] = new(type(storage))
         values = copied.__dict__
-        values.update(storage.__dict__, _mapping=copy.copy(storage._mapping), _parent=parent)
-        values.pop("_cached_attr", None)
+        values.update(storage.__dict__)
+        values["_mapping"], values["_parent"] = {**storage._mapping}, parent
+        if "_cached_attr" in values:
+            del values["_cached_attr"]
     return out
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count, repeat
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 
-from ..compat import memory_of
 from .contents import Contents
 
 
@@ -34,55 +34,76 @@ class BatchStructure(Protocol):
         ...
 
 
-class _Batch(NamedTuple):
-    """What the edge indices of a batch have in common."""
+class Batch:
+    """The edge indices of a batch, which are on one device, and their structures.
 
-    contents: Contents
-    ready: torch.cuda.Event | None
-    """On a GPU: recorded when the kernels that write the edge indices have been launched."""
+    Args:
+        edge_indices: of one device, with edges.
+        structures: makes the structure of one of them. A model may use few of hundreds.
+    """
+
+    def __init__(
+        self, edge_indices: Sequence[Tensor], structures: Callable[[int], BatchStructure]
+    ) -> None:
+        device = edge_indices[0].device
+        self.contents = Contents(edge_indices)
+        self.ready: torch.cuda.Event | None = None
+        """On a GPU: recorded when the kernels that write the edge indices have been launched."""
+        if device.type == "cuda":
+            self.ready = torch.cuda.current_stream(device).record_event()
+        self.references = list(map(weakref.ref, edge_indices))
+        self._structures = structures
+        self._by_position: dict[int, BatchStructure] = {}
+        self._places = list(map(Tensor.data_ptr, edge_indices))
+        _attached.update(zip(self._places, zip(repeat(self), count()), strict=False))
+        self._await_end()
+
+    def attachment(self, position: int) -> Attachment:
+        """Returns what is attached to one of the edge indices, equal at each call."""
+        if position not in self._by_position:
+            self._by_position[position] = self._structures(position)
+        return Attachment(self, position, self._by_position[position])
+
+    def _await_end(self) -> None:
+        """Waits for the end of the last edge index that lives, which is mostly that of all."""
+        for reference in reversed(self.references):
+            edge_index = reference()
+            if edge_index is not None:
+                self._end = weakref.ref(edge_index, partial(_await_next_end, weakref.ref(self)))
+                return
+        for place in self._places:
+            if place in _attached and _attached[place][0] is self:  # a later batch may be there
+                del _attached[place]
+
+
+def _await_next_end(batch: weakref.ref[Batch], _: weakref.ref[Tensor]) -> None:
+    of_batch = batch()
+    if of_batch is not None:
+        of_batch._await_end()
 
 
 class Attachment(NamedTuple):
-    """A batch's structure and the edge index that it belongs to."""
+    """A batch's structure, and the place of its edge index among those of the batch."""
 
-    reference: weakref.ref[Tensor]
-    batch: _Batch
+    batch: Batch
     position: int
-    """Of the edge index among those of the batch."""
     structure: BatchStructure
 
 
-# By the place of the edge index in memory; an entry is removed with its edge index. Compiled code
-# makes slices that do not know which tensor they are a view of.
-_attached: dict[tuple[int, int], Attachment] = {}
+# By the address of an edge index: its batch, and its position there. Compiled code makes slices
+# that do not know which tensor they are a view of. An edge index that is gone may still be here.
+_attached: dict[int, tuple[Batch, int]] = {}
 
 
-def attach(pairs: Sequence[tuple[Tensor, BatchStructure]]) -> None:
+def attach(edge_indices: Sequence[Tensor], structures: Callable[[int], BatchStructure]) -> None:
     """Attaches the structures of a batch to its edge indices, for as long as nothing changes them.
 
     Args:
-        pairs: the edge indices, all on one device, and their structures.
+        edge_indices: of one device, with edges.
+        structures: makes the structure of the edge index at a position.
     """
-    if not pairs:
-        return
-    device = pairs[0][0].device
-    ready = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-    batch = _Batch(Contents([edge_index for edge_index, _ in pairs]), ready)
-    for position, (edge_index, structure) in enumerate(pairs):
-        key = _place_of(edge_index)
-        reference = weakref.ref(edge_index, partial(_detach, key))
-        _attached[key] = Attachment(reference, batch, position, structure)
-
-
-def _detach(key: tuple[int, int], reference: weakref.ref[Tensor]) -> None:
-    # A later batch may have the same memory.
-    if key in _attached and _attached[key].reference is reference:
-        del _attached[key]
-
-
-def _place_of(edge_index: Tensor) -> tuple[int, int]:
-    """Returns what an edge index and slices of its first edges have in common."""
-    return memory_of(edge_index), int(edge_index.storage_offset())
+    if edge_indices:
+        Batch(edge_indices, structures)
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:
@@ -105,7 +126,7 @@ def attachment_of(edge_index: Tensor) -> tuple[Attachment | None, Tensor]:
     if attachments is None:
         return None, edge_index
     [attachment] = attachments
-    copy = attachment.batch.contents.copies[attachment.position]
+    copy = attachment.batch.contents.copy_of(attachment.position)
     return attachment, edge_index if copy is None else copy[:, : edge_index.shape[1]]
 
 
@@ -119,10 +140,10 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
     """
     attachments = []
     # By batch: the edge indices that were attached, and their positions.
-    by_batch: dict[int, tuple[_Batch, list[Tensor], list[int]]] = {}
+    by_batch: dict[int, tuple[Batch, list[Tensor], list[int]]] = {}
     for edge_index in edge_indices:
         attachment = attachment_at(edge_index)
-        whole = None if attachment is None else attachment.reference()
+        whole = None if attachment is None else _whole(attachment)
         if attachment is None or whole is None:
             if edge_index.layout == torch.strided and edge_index.shape == (2, 0):
                 continue
@@ -131,7 +152,7 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
             return None
         attachments.append(attachment)
         batch, position = attachment.batch, attachment.position
-        copy = batch.contents.copies[position]
+        copy = batch.contents.copy_of(position)
         if copy is None:
             _, tensors, positions = by_batch.setdefault(id(batch), (batch, [], []))
             tensors.append(whole)
@@ -146,11 +167,28 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
 
 def attachment_at(edge_index: Tensor) -> Attachment | None:
     """Returns what is attached to the place of an edge index, whatever is there now."""
-    if not _attached or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+    if not _attached or type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         return None
-    if edge_index.is_inference() or edge_index.layout != torch.strided:
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_inference():
         return None
-    return _attached.get(_place_of(edge_index))
+    batch, position = _attached.get(_place_of(edge_index), (None, 0))
+    if batch is None or batch.references[position]() is None:
+        return None
+    return batch.attachment(position)
+
+
+def _place_of(edge_index: Tensor) -> int:
+    """Returns the address of the first element, which slices without edges have, too."""
+    place = edge_index.data_ptr()
+    if place == 0:
+        offset = int(edge_index.storage_offset()) * edge_index.element_size()
+        place = edge_index.untyped_storage().data_ptr() + offset
+    return place
+
+
+def _whole(attachment: Attachment) -> Tensor | None:
+    """Returns the edge index that a structure is attached to, if it is still there."""
+    return attachment.batch.references[attachment.position]()
 
 
 def device_tensors(edge_index: Tensor) -> list[Tensor]:

@@ -14,12 +14,15 @@ class Contents:
     """What tensors hold at the moment, to compare it with what the tensors hold later."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.copies = _copies_of(tensors)
-        """The content of each tensor on the CPU. Users may write through NumPy, uncounted."""
+        self._copies = _copies_of(tensors)
         self._checks = {
             device: ContentCheck(_of_device(tensors, device))
             for device in {tensor.device for tensor in tensors if tensor.is_cuda}
         }
+
+    def copy_of(self, position: int) -> Tensor | None:
+        """Returns the content of a tensor on the CPU. Users may write through NumPy, uncounted."""
+        return self._copies[position]
 
     def match(self, tensors: Sequence[Tensor], positions: Sequence[int] | None = None) -> bool:
         """Returns whether the tensors hold the same, as far as the host knows by now.
@@ -31,7 +34,7 @@ class Contents:
         Raises:
             RuntimeError: tensors of a GPU did not at an earlier call.
         """
-        copies = self.copies if positions is None else [self.copies[i] for i in positions]
+        copies = self._copies if positions is None else [self._copies[i] for i in positions]
         return all(_equals(*pair) for pair in zip(tensors, copies, strict=True)) and all(
             check.is_unchanged(_of_device(tensors, device), positions)
             for device, check in self._checks.items()
@@ -39,9 +42,18 @@ class Contents:
 
 
 def _copies_of(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    on_cpu = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    if not on_cpu:
+        return [None] * len(tensors)
     # Structures use it; what is made in inference mode could not be saved for a gradient.
     with torch.inference_mode(False):
-        return [t.detach().clone() if t.device.type == "cpu" else None for t in tensors]
+        if len(on_cpu) < len(tensors) or len({tensor.dtype for tensor in tensors}) > 1:
+            return [t.detach().clone() if t.device.type == "cpu" else None for t in tensors]
+        # A batch of hundreds of relations is copied as one tensor.
+        with torch.no_grad():
+            whole = torch.cat(list(map(torch.ravel, tensors)))
+            parts = torch.unsafe_split_with_sizes(whole, list(map(Tensor.numel, tensors)))
+            return list(map(Tensor.view_as, parts, tensors))
 
 
 def _equals(tensor: Tensor, copy: Tensor | None) -> bool:

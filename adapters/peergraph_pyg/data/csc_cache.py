@@ -69,7 +69,7 @@ class _Entry:
             return False
         if self._shapes != [tensor.shape for tensor in tensors]:
             return False
-        return list(map(id, self.attachments)) == list(map(id, attachments))
+        return self.attachments == attachments
 
     def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)

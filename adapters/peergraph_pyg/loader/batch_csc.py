@@ -203,7 +203,7 @@ class SampledEdges:
         assert sample.arrays is not None
         self._all = sample.arrays.edge_index
         self._all_types = list(sample.num_sampled_edges)
-        self._sizes = [2 * sum(counts) for counts in sample.num_sampled_edges.values()]
+        self._sizes = [2 * size for size in map(sum, sample.num_sampled_edges.values())]
         self._row, self._col, self._edge_types = sample.row, sample.col, edge_types
         self._hops = _Hops(sample) if has_structures else None
 
@@ -226,16 +226,26 @@ class SampledEdges:
             parts = torch.unsafe_split_with_sizes(self._all, self._sizes)
             # The memory of relations without edges is that of others.
             matrices = [
-                part.view(2, size // 2) if size else part.new_empty((2, 0))
+                part.view(2, -1) if size else part.new_empty((2, 0))
                 for part, size in zip(parts, self._sizes, strict=True)
             ]
         by_type = dict(zip(self._all_types, matrices, strict=True))
         return {t: by_type[t] for t in self._edge_types}
 
-    def structure(self, edge_type: EdgeType) -> BatchCsc | None:
-        """Returns the CSC of a relation, if the edges bring it."""
+    def attach(self, edge_indices: Mapping[EdgeType, Tensor]) -> None:
+        """Attaches the CSCs of relations to their edge indices, if the edges bring them.
+
+        Args:
+            edge_indices: some of those that :meth:`edge_indices` has returned.
+        """
         hops = self._hops
-        return BatchCsc(hops, edge_type) if hops and hops.num_edges[edge_type] else None
+        if hops is None or self._all.is_inference() or self._all.device != hops.device:
+            return
+        types = [t for t in edge_indices if hops.num_edges[t]]
+        with torch._C.DisableTorchFunction():
+            batch_structures.attach(
+                [edge_indices[t] for t in types], lambda position: BatchCsc(hops, types[position])
+            )
 
 
 class _Ends(LazyDict[EdgeType, Tensor]):
@@ -302,4 +312,5 @@ def attach(pairs: Iterable[tuple[Any, BatchCsc | None]]) -> None:
             if device == csc.device:
                 by_device.setdefault(device, []).append((edge_index, csc))
         for of_device in by_device.values():
-            batch_structures.attach(of_device)
+            edge_indices, structures = zip(*of_device, strict=True)
+            batch_structures.attach(edge_indices, structures.__getitem__)

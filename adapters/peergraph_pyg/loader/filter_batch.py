@@ -18,11 +18,12 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import utils as loader_utils
+from torch_geometric.sampler import HeteroSamplerOutput
 
 from peergraph.memory import DistributedTable, ListRows, ListTable, Table, gather_tables
 from peergraph.store import EdgeType, NodeType, StoreTensor, TableTensor
 
-from ..compat import copy_data, data_storage, storage_data, storage_values
+from ..compat import copy_data, data_storage, edge_storages, storage_data, storage_values
 from ..data.frames import FrameReads, StoredFrame
 from ..data.lazy_features import LazyTable, StoredTable
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
@@ -54,57 +55,122 @@ def filter_data(
     return out
 
 
+_of_output: ContextVar[Any] = ContextVar("peergraph_pyg_output", default=None)
+
+
+def filter_output(original: Function, loader: Any, out: Any) -> Any:
+    """Returns the batch of a sample, as the loader's ``filter_fn``.
+
+    PyG looks each relation up twice more for what belongs to its edges: of hundreds that takes
+    longer than to sample. :func:`filter_hetero_data` sets it.
+    """
+    data = loader.data
+    is_own = isinstance(out, HeteroSamplerOutput) and isinstance(data, HeteroData)
+    if not is_own or batch_csc.unused_edges(out.row, out.col) is None:
+        return original(loader, out)
+    by_type = [out.edge, out.num_sampled_edges]
+    has_all = all(
+        each is not None and each.keys() <= edge_storages(data).keys() for each in by_type
+    )
+    if not has_all or loader.transform_sampler_output is not None:
+        return original(loader, out)
+    rest = copy.copy(out)
+    rest.edge = rest.num_sampled_edges = None
+    token = _of_output.set(out)
+    try:
+        return original(loader, rest)
+    finally:
+        _of_output.reset(token)
+
+
 def filter_hetero_data(
     original: Function,
     data: HeteroData,
     node_dict: dict[Any, Any],
     row_dict: dict[Any, Any],
     col_dict: dict[Any, Any],
-    edge_dict: dict[Any, Any],
+    edge_dict: dict[Any, Any] | None,
     perm_dict: dict[Any, Any] | None = None,
 ) -> Any:
     """Returns the batch of a sample, as PyG's ``filter_hetero_data``.
 
-    Adds empty tensors to the dicts for types that they lack, as PyG does.
+    Adds empty tensors to the dicts for types that they lack, as PyG does. Without ids of edges, in
+    :func:`filter_output`, adds what the loader does.
     """
-    kinds = _kinds_of([*data.node_stores, *data.edge_stores])
-    if not kinds.shared and find_store(data) is None:
-        return original(data, node_dict, row_dict, col_dict, edge_dict, perm_dict)
-    out = copy_data(data)
+    output: Any = _of_output.get() if edge_dict is None else None
+    ids_of = output.edge if edge_dict is None else edge_dict
     perms = perm_dict or {}
+    kinds = _kinds_of([*data.node_stores, *data.edge_stores])
+    if kinds.shared or find_store(data) is not None:
+        out = _filter_typed(data, kinds, node_dict, row_dict, col_dict, ids_of, perms)
+    else:
+        out = original(data, node_dict, row_dict, col_dict, ids_of, perm_dict)
+    if output is not None:
+        _add_of_edges(out, output, perms)
+    return out
+
+
+def _filter_typed(
+    data: HeteroData,
+    kinds: _Kinds,
+    node_dict: dict[Any, Any],
+    row_dict: dict[Any, Any],
+    col_dict: dict[Any, Any],
+    edge_dict: dict[Any, Any],
+    perms: dict[Any, Any],
+) -> HeteroData:
+    out = copy_data(data)
     rows = _SharedRows()
-    edges = list(zip(data.edge_items(), out.edge_stores, strict=True))
+    edges, batches = edge_storages(data), edge_storages(out)
+    for edge_type in edges.keys() - edge_dict.keys():
+        edge_dict[edge_type] = _NO_IDS
     unused = batch_csc.unused_edges(row_dict, col_dict)
+    joined: dict[EdgeType, Tensor] = {}
     with kinds.without_modes():
         for (node_type, storage), batch in zip(data.node_items(), out.node_stores, strict=True):
             _filter_nodes(storage, batch, node_dict.setdefault(node_type, _NO_IDS), rows)
-        for (edge_type, storage), batch in edges:
-            ids = edge_dict.setdefault(edge_type, _NO_IDS)
-            rows.add_edges(storage, batch, ids, perms.get(edge_type))
+        values_of = dict(zip(edges, map(storage_values, edges.values()), strict=True))
+        for edge_type, values in values_of.items():
+            if len(values) > 1:  # of hundreds, few have more than an edge index
+                ids, perm = edge_dict[edge_type], perms.get(edge_type)
+                rows.add_edges(edges[edge_type], batches[edge_type], ids, perm)
         rows.gather()
-        edge_indices = {} if unused is None else unused.edge_indices()
-        pairs, others = [], []
-        for (edge_type, storage), batch in edges:
-            edge_index = edge_indices.get(edge_type)
-            if (
-                unused is None
-                or edge_index is None
-                or not rows.have_all_else(storage, batch, edge_index.device)
+        if unused is not None:
+            edge_indices = unused.edge_indices()
+            for (edge_type, values), batch in zip(
+                values_of.items(), map(storage_values, batches.values()), strict=True
             ):
-                others.append((edge_type, storage, batch))
-                continue
-            ids, values = edge_dict[edge_type], storage_values(batch)
-            values["edge_index"] = edge_index
-            if edge_type not in perms and ids.dtype == torch.int64:
-                values.setdefault("e_id", ids)  # as PyG's loaders do next
-            pairs.append((edge_index, unused.structure(edge_type)))
-    for edge_type, storage, batch in others:
+                if edge_type not in edge_indices or "edge_index" not in values:
+                    continue
+                edge_index = edge_indices[edge_type]
+                if values["edge_index"].device == edge_index.device and (
+                    len(values) == 1 or rows.have_all_but_edges(values, batches[edge_type])
+                ):
+                    batch["edge_index"] = joined[edge_type] = edge_index
+            unused.attach(joined)
+    pairs = []
+    for edge_type in [edge_type for edge_type in edges if edge_type not in joined]:
         row, col = (ends.setdefault(edge_type, _NO_IDS) for ends in (row_dict, col_dict))
         ids, perm = edge_dict[edge_type], perms.get(edge_type)
+        storage, batch = edges[edge_type], batches[edge_type]
         edge_index = _filter_edges(storage, batch, row, col, ids, perm, rows)
         pairs.append((edge_index, batch_csc.structure_of(row)))
     batch_csc.attach(pairs)
     return out
+
+
+def _add_of_edges(batch: HeteroData, output: Any, perms: dict[Any, Any]) -> None:
+    """Adds what PyG's loaders do to the edges of a batch: their ids and numbers."""
+    storages = edge_storages(batch)
+    values_of = dict(zip(storages, map(storage_values, storages.values()), strict=True))
+    for edge_type, ids in output.edge.items():
+        values = values_of[edge_type]
+        if ids is not None and "e_id" not in values:
+            ids = ids if ids.dtype == torch.int64 else ids.long()
+            perm = perms.get(edge_type) if perms else None
+            values["e_id"] = ids if perm is None else perm[ids]
+    for edge_type, counts in output.num_sampled_edges.items():
+        values_of[edge_type]["num_sampled_edges"] = counts
 
 
 class _SharedRows:
@@ -175,12 +241,9 @@ class _SharedRows:
         """Returns the attributes that were set in the storage of a batch."""
         return self._keys.get(id(batch), ())
 
-    def have_all_else(self, storage: Any, batch: Any, device: torch.device) -> bool:
-        """Returns whether all attributes of edges were set but an edge index on this device."""
-        values = storage_values(storage)
-        edge_index, keys = values.get("edge_index"), self.keys(batch)
-        if edge_index is None or edge_index.device != device:
-            return False
+    def have_all_but_edges(self, values: Collection[str], batch: Any) -> bool:
+        """Returns whether all attributes of edges but the edge index were set in a batch."""
+        keys = self.keys(batch)
         return all(key == "edge_index" or key in keys for key in values)
 
 
@@ -339,14 +402,10 @@ class _Kinds(NamedTuple):
 
 
 def _kinds_of(storages: Iterable[Any]) -> _Kinds:
-    shared, plain = False, True
-    for storage in storages:
-        for value in storage_values(storage).values():
-            if isinstance(value, (StoreTensor, StoredFrame)):
-                shared = True
-            elif type(value) is not Tensor and not isinstance(value, (str, int, float)):
-                plain = False
-    return _Kinds(shared, plain)
+    kinds = {type(value) for each in storages for value in storage_values(each).values()}
+    of_store = {kind for kind in kinds if issubclass(kind, (StoreTensor, StoredFrame))}
+    plain = all(kind is Tensor or issubclass(kind, (str, int, float)) for kind in kinds - of_store)
+    return _Kinds(bool(of_store), plain)
 
 
 def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:

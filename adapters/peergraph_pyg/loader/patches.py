@@ -34,7 +34,7 @@ from ..subgraphs import cluster
 from ..subgraphs.induced import subgraph
 from ..subgraphs.k_hop import k_hop_subgraph
 from . import batch_csc, class_swaps
-from .filter_batch import filter_data, filter_hetero_data
+from .filter_batch import filter_data, filter_hetero_data, filter_output
 from .hgt_sampler import HGTSampler
 from .in_process import drop_workers
 from .layerwise_inference import infer_by_layers
@@ -56,6 +56,7 @@ def install() -> None:
     for loader in (NodeLoader, LinkLoader):
         patches.replace(loader, "__init__", _init_loader)
         patches.replace(loader, "__iter__", _iterate)
+        patches.replace(loader, "filter_fn", filter_output)
     for module in (node_loader, link_loader):
         for name in ("filter_custom_store", "filter_custom_hetero_store"):
             patches.replace(module, name, _filter_stores)

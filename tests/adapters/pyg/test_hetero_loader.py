@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler.base import NumNeighbors
@@ -155,3 +158,65 @@ def test_one_node_type_is_still_heterogeneous(device: torch.device) -> None:
     batch = next(iter(NeighborLoader(shared, [-1, -1], input_nodes="page", batch_size=5)))
     assert isinstance(batch, HeteroData)
     assert batch["page", "links", "page"].e_id.sort().values.tolist() == [0, 1, 2]
+
+
+def of_storages(batch: HeteroData) -> dict[Any, list[Any]]:
+    """The names and values of all attributes, in their order."""
+    return {
+        store._key: [(k, v.tolist() if isinstance(v, Tensor) else v) for k, v in store.items()]
+        for store in batch.stores
+    }
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("change", ["none", "ids of edges", "transform", "another type", "unused"])
+def test_what_pyg_adds_to_edges(link: bool, change: str) -> None:
+    """PyG's own code makes the same batch of the same sample, attribute by attribute."""
+    data = random_hetero()
+    if change == "ids of edges":
+        data[WRITES].e_id = torch.arange(150) + 1000
+    shared = peergraph_pyg.share(data, device="cpu")
+    options: dict[str, Any] = {"batch_size": 5, "num_neighbors": [3, 2]}
+    if change == "transform":
+        options["transform_sampler_output"] = lambda out: out
+    kind = LinkNeighborLoader if link else NeighborLoader
+    if link:
+        loader = kind(shared, edge_label_index=(CITES, None), neg_sampling="binary", **options)
+    else:
+        loader = kind(shared, input_nodes="paper", **options)
+    if change == "another type":
+        shared["venue", "prints", "author"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    if change == "unused":
+        del loader.data[PRINTS]
+    rows = torch.arange(5)
+    sampler = loader.link_sampler if link else loader.node_sampler
+    inputs = loader.input_data[rows]
+    filter_fn: Any = kind.filter_fn
+    batches = []
+    for collate in (filter_fn.__wrapped__, filter_fn):
+        torch.manual_seed(1)
+        negatives = [loader.neg_sampling] if link else []
+        sample = sampler.sample_from_edges if link else sampler.sample_from_nodes
+        out = sample(inputs, *negatives)
+        batches.append(collate(loader, out))
+        assert out.edge is not None
+        assert out.num_sampled_edges is not None
+    assert of_storages(batches[1]) == of_storages(batches[0])
+
+
+def test_python_does_not_grow_with_relations() -> None:
+    """A batch takes few calls of Python for each relation."""
+    calls = []
+    for count in (100, 200):
+        data = HeteroData()
+        data["entity"].x = torch.randn(50, 2)
+        for relation in range(count):
+            edges = torch.randint(50, (2, 30))
+            data["entity", str(relation), "entity"].edge_index = edges
+        shared = peergraph_pyg.share(data, device="cpu")
+        loader = NeighborLoader(shared, [2, 2], input_nodes="entity", batch_size=5)
+        loader(torch.arange(5))
+        profile = cProfile.Profile()
+        profile.runcall(loader, torch.arange(5))
+        calls.append(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+    assert calls[1] - calls[0] < 15 * 100

@@ -219,8 +219,8 @@ def test_blocks_stay_when_an_earlier_batch_of_the_same_memory_dies() -> None:
     assert structure is not None
     memory = batch.edge_index
     first, second = memory.view_as(memory), memory.view_as(memory)
-    batch_structures.attach([(first, structure)])
-    batch_structures.attach([(second, structure)])
+    batch_structures.attach([first], lambda _: structure)
+    batch_structures.attach([second], lambda _: structure)
     del first
     assert batch_structures.attached(memory) is structure
     del second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,8 @@ _MAX_ROWS = 8
 # The digests that CUDA graphs read at every replay, for as long as the process runs: nothing tells
 # when a graph is gone. They are a thousandth of the tensors.
 _captured: list[Tensor] = []
+
+_VERSION, _SHAPE, _DTYPE = attrgetter("_version"), attrgetter("shape"), attrgetter("dtype")
 
 # A contiguous tensor, and whether it is of a matrix.
 _Part = tuple[Tensor, bool]
@@ -60,7 +63,7 @@ class ContentCheck:
         self._device, self._raised_writes, self._stream, self._is_captured = _Moment.now(
             tensors[0].device
         )
-        self._states = list(map(_state_of, tensors))
+        self._states = _states_of(tensors)
         parts = [_parts_of(tensor) for tensor in tensors]
         pieces = _C.count_content_pieces([part for part, _ in chain(*parts)])
         ends = list(accumulate(pieces, initial=0))
@@ -89,7 +92,7 @@ class ContentCheck:
         if self._raised_writes != _num_raised_writes(self._device):
             return False  # the error may have been about these tensors
         chosen = range(len(self._states)) if positions is None else positions
-        if list(map(_state_of, tensors)) != [self._states[i] for i in chosen]:
+        if _states_of(tensors) != [self._states[i] for i in chosen]:
             return False
         self._retain_digests()
         return all(
@@ -160,8 +163,18 @@ def _has_rows(tensor: Tensor) -> bool:
     return tensor.dim() == 2 and tensor.shape[0] <= _MAX_ROWS and tensor.stride(1) == 1
 
 
-def _state_of(tensor: Tensor) -> Hashable:
-    return tensor._version, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+def _states_of(tensors: Sequence[Tensor]) -> list[Hashable]:
+    """Returns of each tensor what torch tells of it. A batch may have hundreds of tensors."""
+    return list(
+        zip(
+            map(_VERSION, tensors),
+            map(Tensor.data_ptr, tensors),
+            map(_SHAPE, tensors),
+            map(Tensor.stride, tensors),
+            map(_DTYPE, tensors),
+            strict=True,
+        )
+    )
 
 
 def _num_raised_writes(device: torch.device) -> int:
