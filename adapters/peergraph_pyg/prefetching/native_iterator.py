@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,10 +71,15 @@ class NativeIterator:
         self._rng, self._draws = LoopRng(), DrawsAhead()
         self._is_over = False
         device = torch.device(store.device)
-        stream = take_stream(device, options.priority) if device.type == "cuda" else None
-        self._thread = BatchThread(device, stream, options.blocks_on(device))
+        # The second stream reads the times of negatives, for which the loop waits: on its own
+        # stream it would wait for the model, and on the thread's for the batch in work.
+        streams: list[torch.cuda.Stream | None] = [None, None]
+        if device.type == "cuda":
+            streams = [take_stream(device, options.priority) for _ in streams]
+        self._draw_stream = streams[1]
+        self._thread = BatchThread(device, streams[0], options.blocks_on(device))
         self._begun: deque[_Begun] = deque()
-        self._close = weakref.finalize(self, _stop, self._thread, stream, options)
+        self._close = weakref.finalize(self, _stop, self._thread, streams, options)
         for _ in range(depth):
             self._begin(waits=False)
 
@@ -159,7 +165,9 @@ class NativeIterator:
         inputs = loader.input_data[index]
         if isinstance(loader, NodeLoader):
             return loader.node_sampler.sample_from_nodes(inputs)
-        return loader.link_sampler.sample_from_edges(inputs, neg_sampling=loader.neg_sampling)
+        stream = self._draw_stream
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            return loader.link_sampler.sample_from_edges(inputs, neg_sampling=loader.neg_sampling)
 
     def _submit(self, sample: SampleRequest, waits: bool) -> BatchRequest | None:
         if _are_reads_counted(sample.core.store, self._store):
@@ -285,7 +293,6 @@ def _require_fit(loader: Any) -> None:
     negatives = getattr(loader, "neg_sampling", None)
     is_drawn_by_pyg = negatives is None or type(negatives) is NegativeSampling
     require(is_drawn_by_pyg, f"negatives by {type(negatives).__name__}")
-    require(negatives is None or not sampler.is_temporal, "negatives of a temporal graph")
 
 
 def _are_reads_counted(*stores: Store) -> bool:
@@ -293,7 +300,10 @@ def _are_reads_counted(*stores: Store) -> bool:
     return any(store.measuring is not None for store in stores)
 
 
-def _stop(thread: BatchThread, stream: torch.cuda.Stream | None, options: PrefetchOptions) -> None:
+def _stop(
+    thread: BatchThread, streams: list[torch.cuda.Stream | None], options: PrefetchOptions
+) -> None:
     thread.close()
-    if stream is not None:
-        return_stream(stream, options.priority)
+    for stream in streams:
+        if stream is not None:
+            return_stream(stream, options.priority)

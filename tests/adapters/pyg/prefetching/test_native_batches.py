@@ -131,6 +131,35 @@ def batches_or_errors(iterator: Any) -> list[Any]:
             results.append(str(error))
 
 
+@pytest.mark.parametrize("is_typed", [False, True])
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+@pytest.mark.parametrize("window", [None, 20])
+def test_negatives_of_temporal_graphs(
+    is_typed: bool, mode: str, window: int | None, device: torch.device
+) -> None:
+    """The loop draws them, and the thread the neighbours of theirs."""
+    data = timed_hetero(3) if is_typed else timed_data(3)
+    shared = peergraph_pyg.share(data, device=device)
+    edge_type = ("author", "writes", "paper")
+    edges = (shared[edge_type] if is_typed else shared).edge_index[:, :40].cpu()
+    loader = LinkNeighborLoader(
+        shared,
+        [3, 2],
+        edge_label_index=(edge_type, edges) if is_typed else edges,
+        edge_label_time=torch.randint(10, 50, (40,)),
+        time_attr="time",
+        neg_sampling=NegativeSampling(mode, 2),
+        batch_size=7,
+        shuffle=True,
+        **({} if window is None else {"time_window": window}),
+    )
+    expected, number = epochs(loader, 0)
+    assert len(list(ahead(loader))) == 6
+    batches, same_number = epochs(loader, 2)
+    assert_equal(expected, batches)
+    assert torch.equal(number, same_number)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_a_wrong_seed_fails_its_batch_alone(depth: int, device: torch.device) -> None:
     nodes = torch.arange(40)
