@@ -10,7 +10,16 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kListGrain = 4096;
+constexpr int64_t kRowGrain = 4096;
+
+/// Calls body(number, bounds) for the lists of the rows [begin, end), without divisions.
+template <typename Body>
+void for_lists(const RowLists& lists, int64_t begin, int64_t end, const Body& body) {
+  int64_t number = begin * lists.columns;
+  const int64_t* bounds = lists.bounds + begin * (lists.columns + 1);
+  for (int64_t row = begin; row < end; ++row, ++bounds)
+    for (int64_t column = 0; column < lists.columns; ++column) body(number++, bounds++);
+}
 
 void write_ends_cpu(const std::vector<RowLists>& lists, int64_t* sizes) {
   int64_t& broken = sizes[lists.size()];
@@ -18,25 +27,24 @@ void write_ends_cpu(const std::vector<RowLists>& lists, int64_t* sizes) {
   for (const RowLists& of : lists) {
     int64_t end = 0;
     of.ends[0] = 0;
-    for (int64_t number = 0; number < of.count(); ++number) {
-      const int64_t* const list = of.list(number);
+    for_lists(of, 0, of.rows, [&](int64_t number, const int64_t* list) {
       if (of.holds(list))
         end += list[1] - list[0];
       else
         broken = 1;
       of.ends[number + 1] = end;
-    }
+    });
     *sizes++ = end;
   }
 }
 
 void write_places_cpu(const std::vector<RowLists>& lists, int num_threads) {
   for (const RowLists& of : lists)
-    parallel_for(of.count(), kListGrain, num_threads, [&](int64_t begin, int64_t end) {
-      for (int64_t number = begin; number < end; ++number) {
-        int64_t place = of.list(number)[0];
+    parallel_for(of.rows, kRowGrain, num_threads, [&](int64_t begin, int64_t end) {
+      for_lists(of, begin, end, [&](int64_t number, const int64_t* list) {
+        int64_t place = list[0];
         for (int64_t at = of.ends[number]; at < of.ends[number + 1]; ++at) of.places[at] = place++;
-      }
+      });
     });
 }
 
