@@ -49,6 +49,7 @@ _STEP_HOOKS = tuple(
     for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
     for kind in ("_pre", "")
 )
+_step_hooks_of = attrgetter(*_STEP_HOOKS)
 
 
 # Functions of torch_geometric.utils that take edges and are not exact on rows of one rank.
@@ -248,6 +249,9 @@ CHECK_INPUT = "_check_input"
 
 def step_hook(layer: MessagePassing) -> str | None:
     """The name of the hooks that see a step of a layer's message passing; None without any."""
+    # By one call: layers of many relations ask for each of them.
+    if not torch.compiler.is_compiling() and not any(_step_hooks_of(layer)):
+        return None
     for name in _STEP_HOOKS:
         if getattr(layer, name):
             return name.strip("_")

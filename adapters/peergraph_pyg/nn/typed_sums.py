@@ -96,8 +96,10 @@ class _Features(NamedTuple):
 
 
 def _features(x: Any) -> _Features | None:
-    """Returns what relations ask about features; None unless they are a matrix with columns."""
-    if not is_matrix(x):
+    """Returns what relations ask about features; None unless they are a matrix with columns, on a
+    device that has kernels.
+    """
+    if not is_matrix(x) or not supports(x.device):
         return None
     columns = int(x.shape[1])
     return _Features(x, x.device, x.dtype, columns) if columns else None
@@ -119,8 +121,8 @@ def _kind(
     else:
         to_rows, to_self = maps["lin_rel"], maps["lin_root"]
     require(not compat.has_hooks(layer), "there are hooks of the layer")
-    if not is_edge_index(edges) or not supports(edges.device):
-        raise Unsupported(f"edge_index is a {kind_of(edges)}, or on another kind of device")
+    if not is_edge_index(edges):
+        raise Unsupported(f"edge_index is a {kind_of(edges)}")
     reduce = layer._require_own_settings(steps=_STEPS)
     if reduce not in ("sum", "mean"):
         raise Unsupported(f"aggr is {layer.aggr}")
