@@ -24,6 +24,7 @@ from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import BatchRequest, BatchTables, BatchThread
 from peergraph.store import EDGE, NODE, Store
 
+from ..loader.batch_negatives import HardNegatives, InBatchNegatives
 from ..loader.filter_batch import ReadyRows, tables_of, with_rows
 from ..loader.sampler import NeighborSampler
 from ..loader.unfinished import SampleRequest, collected_requests
@@ -32,6 +33,7 @@ from .prefetch_iterator import PrefetchOptions
 from .thread_state import return_stream, take_stream
 
 _OWN_ITERATOR = "an iterator of its own"
+_OF_POSITIVES = InBatchNegatives, HardNegatives
 
 
 @dataclass
@@ -165,9 +167,11 @@ class NativeIterator:
         inputs = loader.input_data[index]
         if isinstance(loader, NodeLoader):
             return loader.node_sampler.sample_from_nodes(inputs)
-        stream = self._draw_stream
-        with nullcontext() if stream is None else torch.cuda.stream(stream):
-            return loader.link_sampler.sample_from_edges(inputs, neg_sampling=loader.neg_sampling)
+        negatives, stream = loader.neg_sampling, self._draw_stream
+        # The loop's stream may be writing weights.
+        in_order = stream is None or not loader.link_sampler.is_temporal or _are_on_gpu(negatives)
+        with nullcontext() if in_order else torch.cuda.stream(stream):
+            return loader.link_sampler.sample_from_edges(inputs, neg_sampling=negatives)
 
     def _submit(self, sample: SampleRequest, waits: bool) -> BatchRequest | None:
         if _are_reads_counted(sample.core.store, self._store):
@@ -287,12 +291,17 @@ def _require_fit(loader: Any) -> None:
     require(isinstance(loader.data, (Data, HeteroData)), "a pair of stores")
     made_of_edges = sampler.subgraph_type is SubgraphType.bidirectional
     require(not made_of_edges, "subgraph_type='bidirectional'")
-    inputs = vars(loader.input_data).values()
-    is_on_gpu = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
-    require(not is_on_gpu, "seeds on a GPU")
+    require(not _are_on_gpu(loader.input_data), "seeds on a GPU")
     negatives = getattr(loader, "neg_sampling", None)
-    is_drawn_by_pyg = negatives is None or type(negatives) is NegativeSampling
-    require(is_drawn_by_pyg, f"negatives by {type(negatives).__name__}")
+    is_own = type(negatives) not in (type(None), NegativeSampling, *_OF_POSITIVES)
+    require(not is_own, f"negatives by {type(negatives).__name__}")
+    of_lists = type(negatives) in _OF_POSITIVES
+    require(not (of_lists and _are_on_gpu(negatives)), "lists of negatives on a GPU")
+
+
+def _are_on_gpu(values: Any) -> bool:
+    """Returns whether some attributes of an object are tensors on a GPU."""
+    return any(isinstance(value, Tensor) and value.is_cuda for value in vars(values).values())
 
 
 def _are_reads_counted(*stores: Store) -> bool:

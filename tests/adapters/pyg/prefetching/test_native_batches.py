@@ -16,6 +16,7 @@ from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
 from peergraph.sampling.neighbor import batch_thread
+from peergraph_pyg import HardNegatives, InBatchNegatives
 from peergraph_pyg.prefetching.native_iterator import NativeIterator
 from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
@@ -158,6 +159,41 @@ def test_negatives_of_temporal_graphs(
     batches, same_number = epochs(loader, 2)
     assert_equal(expected, batches)
     assert torch.equal(number, same_number)
+
+
+@pytest.mark.parametrize("is_temporal", [False, True])
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+@pytest.mark.parametrize("kind", [InBatchNegatives, HardNegatives])
+def test_negatives_of_the_batch(
+    kind: Any, mode: str, is_temporal: bool, device: torch.device
+) -> None:
+    shared = peergraph_pyg.share(timed_data(4), device=device)
+    drawn = InBatchNegatives(2, mode)
+    if kind is HardNegatives:
+        lists = torch.randint(60, (60, 8))
+        drawn = HardNegatives(lists, 2, mode)
+        on_gpu = HardNegatives(lists.to(device), 2, mode)
+    timed = {"edge_label_time": torch.randint(10, 50, (40,)), "time_attr": "time"}
+
+    def loader(negatives: Any) -> LinkNeighborLoader:
+        return LinkNeighborLoader(
+            shared,
+            [3, 2],
+            edge_label_index=shared.edge_index[:, :40].cpu(),
+            neg_sampling=negatives,
+            batch_size=7,
+            shuffle=True,
+            **(timed if is_temporal else {}),
+        )
+
+    expected, number = epochs(loader(drawn), 0)
+    assert len(list(ahead(loader(drawn)))) == 6
+    batches, same_number = epochs(loader(drawn), 2)
+    assert_equal(expected, batches)
+    assert torch.equal(number, same_number)
+    if kind is HardNegatives and device.type == "cuda":
+        text = peergraph_pyg.explain(peergraph_pyg.prefetch(loader(on_gpu), 1))
+        assert text.endswith("a thread of Python makes them, 1 ahead: lists of negatives on a GPU")
 
 
 @pytest.mark.parametrize("depth", [1, 3])
