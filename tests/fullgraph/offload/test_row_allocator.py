@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.layout.blocks import balance_cost
+from peergraph.fullgraph.layout.duplication import cut_chunks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
@@ -256,6 +258,9 @@ def test_balanced_chunks_have_about_equal_cost(layout: RowLayout) -> None:
     assert sum(sums) == 299
     assert max(sums) <= 211
     assert Chunks.balanced(layout, 4, torch.ones(100)).sizes == (25, 25, 25, 25)
+    degrees = torch.arange(100) % 7 * 10
+    [cuts] = cut_chunks(degrees, [100], 9)  # as a plan counts them
+    assert Chunks.balanced(layout, 9, balance_cost(degrees)).offsets == tuple(cuts)
     with pytest.raises(ValueError, match=r"cost must be \[100\], got \[3\]"):
         Chunks.balanced(layout, 2, torch.ones(3))
     mask = torch.arange(100) % 3 == 0

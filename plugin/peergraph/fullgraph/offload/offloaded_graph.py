@@ -55,8 +55,7 @@ class OffloadedGraph:
             for (_, _, destination), structure in structures.items():
                 if destination == node_type:
                     degrees += structure.local.in_degrees()
-            # Nodes without edges are read and written, too.
-            chunks[node_type] = Chunks.balanced(layout, num_chunks, balance_cost(degrees + 1))
+            chunks[node_type] = Chunks.balanced(layout, num_chunks, balance_cost(degrees))
         chunked = {
             edge_type: ChunkedCsc(structure, chunks[edge_type[2]])
             for edge_type, structure in structures.items()

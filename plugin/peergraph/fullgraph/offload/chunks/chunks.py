@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
+from peergraph.fullgraph.layout.blocks import cut_blocks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 
@@ -54,10 +55,12 @@ class Chunks:
     def balanced(cls, layout: RowLayout, count: int, cost: Tensor) -> Chunks:
         """Returns `count` chunks of about equal cost. Not collective; synchronises.
 
+        They are cut as plans count them (:func:`cut_chunks`).
+
         Args:
             layout: the rows of all ranks.
             count: of chunks, equal on all ranks.
-            cost: [local rows] of each row, not negative, for example its in-edges plus a constant.
+            cost: [local rows] of each row, not negative.
 
         Raises:
             ValueError: fewer than one chunk, or another shape.
@@ -65,13 +68,7 @@ class Chunks:
         _check_count(count)
         if tuple(cost.shape) != (layout.local_count,):
             raise ValueError(f"cost must be [{layout.local_count}], got {list(cost.shape)}")
-        if layout.local_count == 0:
-            return cls(layout, [0] * (count + 1))
-        until = cost.double().cumsum(0)
-        targets = until[-1] * torch.arange(1, count, device=cost.device) / count
-        # The row whose middle lies beyond the target begins the next chunk.
-        cuts = torch.searchsorted(until - cost.double() / 2, targets)
-        return cls(layout, [0, *cuts.tolist(), layout.local_count])
+        return cls(layout, [0, *accumulate(cut_blocks(cost, count))])
 
     @property
     def count(self) -> int:
