@@ -375,6 +375,21 @@ class RowLayout:
             )
         return self._derived[key]
 
+    @property
+    def base(self) -> RowLayout:
+        """The layout that this one is made of by :meth:`repeat` and :meth:`tile`, or this one."""
+        layout = self
+        while layout.parent is not None and layout._parent_rows is None:
+            layout = layout.parent
+        return layout
+
+    def rebased(self, other: RowLayout) -> RowLayout:
+        """Returns the layout that is made of `other` as this one is made of :attr:`base`."""
+        if self.parent is None or self._parent_rows is not None:
+            return other
+        parent = self.parent.rebased(other)
+        return parent.repeat(self.repeats) if self.repeats > 1 else parent.tile(self.tiles)
+
     def concatenate(self, other: RowLayout) -> RowLayout:
         """Returns the layout of these rows and then those of `other`, without communication."""
         first, second = self.parts or (self,), other.parts or (other,)

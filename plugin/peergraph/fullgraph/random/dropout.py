@@ -68,8 +68,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     CPU and on the GPU and in every floating-point type. The seed is drawn from torch's default
     generator of the CPU at each call. A dropped element is 0, even if it was NaN.
     """
-    _check_probability(p)
-    if not training or p == 0 or x.numel() == 0:
+    if _keeps_all(x, p, training):
         return x
     seed = Rows(x).seed() if p < 1 else 0
     result = drop_rows(x, p, seed)
@@ -102,8 +101,7 @@ def feature_dropout(
 
     Channels are dimension 1; a tensor [channels, length] loses whole rows.
     """
-    _check_probability(p)
-    if not training or p == 0 or input.numel() == 0:
+    if _keeps_all(input, p, training):
         return input
     mask = _channel_mask(input, p)
     mask = mask * (1 / (1 - p)) if p < 1 else mask
@@ -115,8 +113,7 @@ def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """As ``torch.nn.functional.alpha_dropout``, keyed by the user's row."""
-    _check_probability(p)
-    if not training or p == 0 or input.numel() == 0:
+    if _keeps_all(input, p, training):
         return input
     rows = Rows(input)
     mask = rows.keep(p, rows.seed() if p < 1 else 0)
@@ -128,8 +125,7 @@ def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """As ``torch.nn.functional.feature_alpha_dropout``, keyed by the user's row and the channel."""
-    _check_probability(p)
-    if not training or p == 0 or input.numel() == 0:
+    if _keeps_all(input, p, training):
         return input
     return _with_alpha(input, _channel_mask(input, p), p, inplace)
 
@@ -172,6 +168,7 @@ def _with_alpha(x: Tensor, keep: Tensor, p: float, inplace: bool) -> Tensor:
     return x.mul_(keep * scale).add_(shift) if inplace else x * (keep * scale) + shift
 
 
-def _check_probability(p: float) -> None:
+def _keeps_all(x: Tensor, p: float, training: bool) -> bool:
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return not training or p == 0 or x.numel() == 0

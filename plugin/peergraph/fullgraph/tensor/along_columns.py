@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import Rule, family
+from peergraph.fullgraph.tensor.registry import Rule, family, register_in
 
 # Operations with an argument `dim`, without which they take all dimensions.
 _NAMES = {
@@ -51,13 +51,7 @@ _OverRowsRule = TypeVar("_OverRowsRule", bound=Callable[[OverRows], Any])
 
 def over_rows(*overloads: OpOverload) -> Callable[[_OverRowsRule], _OverRowsRule]:
     """Registers a rule for `overloads` along the partitioned dimension."""
-
-    def register(function: _OverRowsRule) -> _OverRowsRule:
-        for overload in overloads:
-            OVER_ROWS[overload] = function
-        return function
-
-    return register
+    return register_in(OVER_ROWS, *overloads)
 
 
 @family

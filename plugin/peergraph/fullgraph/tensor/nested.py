@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+_Part = TypeVar("_Part")
 
 
 def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -19,15 +21,20 @@ def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
+def parts_in(value: Any, kind: type[_Part]) -> list[_Part]:
+    """Returns what nested lists, tuples and dicts hold of a type, in order."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [inner for part in value for inner in parts_in(part, kind)]
+    return []
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """Returns the tensors of nested lists, tuples and dicts, in order."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for part in value for tensor in tensors_in(part)]
-    if isinstance(value, dict):
-        return [tensor for part in value.values() for tensor in tensors_in(part)]
-    return []
+    return parts_in(value, Tensor)
 
 
 def distinct_tensors(value: Any) -> list[Tensor]:

@@ -120,44 +120,30 @@ class SumRows(Function):
         return from_local(grad, ctx.row_layout, ctx.dim), None, None, None, None
 
 
-@function_rule(torch.sum, Tensor.sum)
-def sum_function(
-    input: PartitionedTensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    axis: Dims = None,
-) -> Tensor:
-    """As `torch.sum`."""
-    return _reduce(input, torch.sum, axis if dim is None else dim, keepdim, dtype)
+def _register_sum(function: Any) -> None:
+    def run(
+        input: PartitionedTensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        axis: Dims = None,
+    ) -> Tensor:
+        dims = resolve_dims(axis if dim is None else dim, input._local.dim())
+        with torch._C.DisableTorchFunctionSubclass():
+            if input.partitioned_dim not in dims or not input.requires_grad:
+                plain: Tensor = function(input, dim=dims, keepdim=keepdim, dtype=dtype)
+                return plain
+        count = count_of(input, dims) if function is torch.mean else 1
+        scale = 1 / count if count else float("nan")
+        result: Tensor = SumRows.apply(input, dims, keepdim, dtype, scale)
+        return result
+
+    function_rule(function, getattr(Tensor, function.__name__))(run)
 
 
-@function_rule(torch.mean, Tensor.mean)
-def mean_function(
-    input: PartitionedTensor,
-    dim: Dims = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    axis: Dims = None,
-) -> Tensor:
-    """As `torch.mean`."""
-    return _reduce(input, torch.mean, axis if dim is None else dim, keepdim, dtype)
-
-
-def _reduce(
-    x: PartitionedTensor, function: Any, dim: Dims, keepdim: bool, dtype: torch.dtype | None
-) -> Tensor:
-    dims = resolve_dims(dim, x._local.dim())
-    with torch._C.DisableTorchFunctionSubclass():
-        if x.partitioned_dim not in dims or not x.requires_grad:
-            plain: Tensor = function(x, dim=dims, keepdim=keepdim, dtype=dtype)
-            return plain
-    count = count_of(x, dims) if function is torch.mean else 1
-    scale = 1 / count if count else float("nan")
-    result: Tensor = SumRows.apply(x, dims, keepdim, dtype, scale)
-    return result
+_register_sum(torch.sum)
+_register_sum(torch.mean)
 
 
 def extreme(x: PartitionedTensor, dims: list[int], keepdim: bool, op: ReduceOp) -> Tensor:

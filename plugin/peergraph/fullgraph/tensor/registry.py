@@ -47,15 +47,19 @@ The first that returns a rule decides, once for each overload.
 """
 
 
-def rule(*overloads: OpOverload) -> Callable[[_AnyRule], _AnyRule]:
-    """Registers the decorated function as the rule of `overloads`."""
+def register_in(table: dict[Any, Any], *keys: Any) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function in a table."""
 
     def register(function: _AnyRule) -> _AnyRule:
-        for overload in overloads:
-            RULES[overload] = function
+        table.update(dict.fromkeys(keys, function))
         return function
 
     return register
+
+
+def rule(*overloads: OpOverload) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function as the rule of `overloads`."""
+    return register_in(RULES, *overloads)
 
 
 def function_rule(
@@ -68,20 +72,16 @@ def function_rule(
     """
 
     def register(function: _AnyRule) -> _AnyRule:
-        FUNCTION_RULES.update(dict.fromkeys(functions, function))
-        return offloaded_rule(*functions)(function) if anywhere else function
+        if anywhere:
+            offloaded_rule(*functions)(function)
+        return register_in(FUNCTION_RULES, *functions)(function)
 
     return register
 
 
 def offloaded_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRule]:
     """Registers the decorated function in :data:`OFFLOADED_RULES`."""
-
-    def register(function: _AnyRule) -> _AnyRule:
-        OFFLOADED_RULES.update(dict.fromkeys(functions, function))
-        return function
-
-    return register
+    return register_in(OFFLOADED_RULES, *functions)
 
 
 def chunk_rule(
@@ -90,22 +90,16 @@ def chunk_rule(
     """Registers the decorated function in :data:`CHUNK_RULES`, and where it `draws`, as such."""
 
     def register(function: _AnyRule) -> _AnyRule:
-        CHUNK_RULES.update(dict.fromkeys(functions, function))
         if draws:
             DRAWING_CHUNK_RULES.add(function)
-        return function
+        return register_in(CHUNK_RULES, *functions)(function)
 
     return register
 
 
 def method(name: str) -> Callable[[_AnyRule], _AnyRule]:
     """Registers the decorated function in :data:`METHODS`."""
-
-    def register(function: _AnyRule) -> _AnyRule:
-        METHODS[name] = function
-        return function
-
-    return register
+    return register_in(METHODS, name)
 
 
 def family(

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 
 from peergraph.fullgraph.exchange.transport import reductions_of
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES, chunk_rule, function_rule, rule
+from peergraph.fullgraph.tensor.registry import RULES, Rule, chunk_rule, function_rule, rule
 
 aten = torch.ops.aten
 
@@ -52,23 +53,21 @@ def _layer_norm_of_chunk(
     return layer_norm(input, shape, weight, bias, eps)[0] if type(input) is ChunkRows else None
 
 
-@rule(aten.native_layer_norm_backward.default)
-def layer_norm_backward(
-    grad: Any,
-    x: Any,
-    shape: Sequence[int],
-    mean: Any,
-    rstd: Any,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mask: list[bool],
-) -> list[Tensor | None]:
-    """The gradient of :func:`layer_norm`."""
-    require_same_rows("layer_norm", grad.row_layout, x.row_layout)
-    results = aten.native_layer_norm_backward.default(
-        grad._local, x._local, shape, mean._local, rstd._local, weight, bias, mask
-    )
-    return _finish(x, _masked(results, mask))
+def _backward(name: str, overload: OpOverload) -> Rule:
+    """Returns the rule of the gradient of a norm over trailing dimensions."""
+
+    def run(grad: Any, x: Any, shape: Sequence[int], *arguments: Any) -> list[Tensor | None]:
+        require_same_rows(name, grad.row_layout, x.row_layout)
+        local = [a._local if type(a) is PartitionedTensor else a for a in arguments]
+        results = overload(grad._local, x._local, shape, *local)
+        return _finish(x, _masked(results, arguments[-1]))
+
+    return run
+
+
+RULES[aten.native_layer_norm_backward.default] = _backward(
+    "layer_norm", aten.native_layer_norm_backward.default
+)
 
 
 def _masked(results: Sequence[Tensor], mask: Sequence[bool]) -> list[Tensor | None]:
@@ -83,25 +82,11 @@ def rms_norm(
     return _wrap_like(x, aten._fused_rms_norm.default(x._local, shape, weight, eps))
 
 
-def rms_norm_backward(
-    grad: Any,
-    x: Any,
-    shape: Sequence[int],
-    rstd: Any,
-    weight: Tensor | None,
-    mask: list[bool],
-) -> list[Tensor | None]:
-    """The gradient of :func:`rms_norm`."""
-    require_same_rows("rms_norm", grad.row_layout, x.row_layout)
-    results = aten._fused_rms_norm_backward.default(
-        grad._local, x._local, shape, rstd._local, weight, mask
-    )
-    return _finish(x, _masked(results, mask))
-
-
 if hasattr(aten, "_fused_rms_norm"):  # from torch 2.9 on; composed of other operations before
     RULES[aten._fused_rms_norm.default] = rms_norm
-    RULES[aten._fused_rms_norm_backward.default] = rms_norm_backward
+    RULES[aten._fused_rms_norm_backward.default] = _backward(
+        "rms_norm", aten._fused_rms_norm_backward.default
+    )
 
 
 @rule(aten.native_group_norm.default)

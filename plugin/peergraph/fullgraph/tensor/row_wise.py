@@ -154,9 +154,7 @@ def _with_gathered_rows(input: Any, other: Any, transposed: bool) -> tuple[Any, 
 
 
 def _is_selection(x: PartitionedTensor) -> bool:
-    layout = x.row_layout
-    while layout.parent is not None and layout.parent_rows is None:
-        layout = layout.parent
+    layout = x.row_layout.base
     return layout.parent is not None or layout.by_ids
 
 

@@ -389,20 +389,18 @@ def resident_operand(
         NotImplementedError: its rows are not those of `space`, nor of another space of the graph.
     """
     layout = tensor.row_layout
-    base = layout
-    while base.parent is not None and base.parent_rows is None:
-        base = base.parent
+    base = layout.base
     own_space = space.spaces.find(base)
     if own_space is None and base.same_rows(space.row_layout):
         own_space = space
-        layout = _rebased(layout, base, space.row_layout)
+        layout = layout.rebased(space.row_layout)
     if own_space is None and layout.by_ids:
         moved = in_layout(tensor, space.row_layout)
         if moved is not None:
             tensor, layout, base, own_space = moved, space.row_layout, space.row_layout, space
     if own_space is None or not base.same_rows(own_space.row_layout):
         refuse(name, f"an argument has the rows of {tensor.row_layout}, not of {space.row_layout}")
-    return ResidentOperand.of(tensor, own_space), own_space.virtual_layout(own_space.probe, layout)
+    return ResidentOperand.of(tensor, own_space), layout.rebased(own_space.probe)
 
 
 def resident_probe(tensor: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
@@ -419,14 +417,6 @@ def resident_probe(tensor: PartitionedTensor, layout: RowLayout) -> PartitionedT
     if tensor.requires_grad:
         probe.requires_grad_()
     return probe
-
-
-def _rebased(layout: RowLayout, base: RowLayout, other: RowLayout) -> RowLayout:
-    if layout is base:
-        return other
-    assert layout.parent is not None
-    parent = _rebased(layout.parent, base, other)
-    return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
 
 
 def operand_space(operand: Operand) -> RowSpace | None:

@@ -418,7 +418,7 @@ class GradientSum:
             rows = torch.zeros_like(leaf) if part is None else part
             if self.undo is not None:
                 base = place.row_layout(self.content.space)
-                layout = self.content.space.virtual_layout(base, self.content.row_layout)
+                layout = self.content.row_layout.rebased(base)
                 dim = self.content.probe.partitioned_dim
                 rows = rows_first(wrap(rows, layout, dim), base)[0]._local
             write_rows(chunk, self.content, self.store, rows)

@@ -22,7 +22,6 @@ from peergraph.fullgraph.offload.programs.record import (
     RowOperand,
     SourceOperand,
     fill,
-    slots_in,
     without_history,
 )
 from peergraph.fullgraph.offload.tensor.offloaded_function import without_hooks
@@ -32,7 +31,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, chunk_rows, partitioned
-from peergraph.fullgraph.tensor.nested import map_nested, tensors_in
+from peergraph.fullgraph.tensor.nested import map_nested, parts_in, tensors_in
 from peergraph.fullgraph.tensor.registry import CHUNK_RULES, DRAWING_CHUNK_RULES
 
 WHOLE_RESULT = -1
@@ -76,10 +75,10 @@ class Step:
         run = getattr(operation.func, "run_on_rows", None)
         if run is None and self._outputs[0][0] != WHOLE_RESULT:
             run = CHUNK_RULES.get(operation.func)
-        if run is None or any(map(slots_in, self._kwargs.values())):
+        if run is None or parts_in(self._kwargs, Slot):
             return None
         places = [part.place if type(part) is Slot else None for part in self._args]
-        if any(slots_in(part) for part in self._args if type(part) is not Slot):
+        if any(parts_in(part, Slot) for part in self._args if type(part) is not Slot):
             return None
         pairs, kwargs = list(zip(places, self._args, strict=True)), self._kwargs
 
@@ -417,7 +416,7 @@ class Place:
         tensor, space = operand.tensor, operand.space
         local = tensor._local
         dim = tensor.partitioned_dim
-        layout = space.virtual_layout(self.row_layout(space), _on_space(tensor.row_layout, space))
+        layout = tensor.row_layout.rebased(self.row_layout(space))
         return ChunkRows(self.resident_part(operand, local), layout, dim)
 
     def resident_part(self, operand: ResidentOperand, local: Tensor) -> Tensor:
@@ -434,14 +433,6 @@ class Place:
             return tiles.narrow(dim + 1, start, stop - start).flatten(dim, dim + 1)
         times = layout.repeats
         return local.narrow(dim, start * times, (stop - start) * times)
-
-
-def _on_space(layout: RowLayout, space: RowSpace) -> RowLayout:
-    """A layout as one that is made of the space's, whose rows are the same."""
-    if layout.parent is None or layout.parent_rows is not None:
-        return space.row_layout
-    parent = _on_space(layout.parent, space)
-    return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
 
 
 class SourceRows(NamedTuple):

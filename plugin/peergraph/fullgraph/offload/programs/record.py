@@ -169,17 +169,6 @@ class Record:
         self.seeds = tuple(seeds)
 
 
-def slots_in(value: Any) -> list[int]:
-    """Returns the places of the slots of nested lists, tuples and dicts."""
-    if type(value) is Slot:
-        return [value.place]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (tuple, list)):
-        return [place for part in value for place in slots_in(part)]
-    return []
-
-
 def fill(value: Any, values: Sequence[Any]) -> Any:
     """Returns recorded arguments with values in the place of slots, rows as partitioned tensors."""
 

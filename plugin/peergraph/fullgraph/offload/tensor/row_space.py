@@ -62,20 +62,9 @@ class RowSpace:
         Raises:
             NeedsOtherRowsError: rows were selected or concatenated.
         """
-        if virtual is self.probe:
-            return self.row_layout
-        if virtual.parent is None or virtual.parent_rows is not None:
+        if virtual.base is not self.probe:
             refuse_other_rows()
-        parent = self.real_layout(virtual.parent)
-        return parent.repeat(virtual.repeats) if virtual.repeats > 1 else parent.tile(virtual.tiles)
-
-    def virtual_layout(self, base: RowLayout, layout: RowLayout) -> RowLayout:
-        """Returns `layout`, which is made of the space's layout, as it is made of `base`."""
-        if layout is self.row_layout:
-            return base
-        assert layout.parent is not None
-        parent = self.virtual_layout(base, layout.parent)
-        return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
+        return virtual.rebased(self.row_layout)
 
     def _virtual(self, count: int, positions: Callable[[], Tensor]) -> RowLayout:
         counts = [count, self.row_layout.size - count]
