@@ -83,7 +83,7 @@ class TailedRows(StoragelessTensor):
     _steps: tuple[Rows, ...]
     _whole: Tensor | None
     _lent: bool
-    """Whether somebody has a view of the first rows."""
+    """Whether others have some of the rows, too, which no write here would reach."""
     _versions: tuple[int, int]
     """Of the first rows and of all rows, when the latter were made."""
 
@@ -337,7 +337,10 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         if leading <= first.shape[0]:
             rows._lent = True
             return first.narrow(0, 0, leading)
-        return rows.with_first(first, count=leading)
+        part = rows.with_first(first, count=leading)
+        assert isinstance(part, TailedRows)
+        rows._lent = part._lent = True
+        return part
     is_written = kwargs.get("inplace", False) or any(each is True for each in args[1:])
     if func is F.layer_norm and len(kwargs.get("normalized_shape", args[0] if args else ())) != 1:
         return None  # over all rows
@@ -347,7 +350,7 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         if named.get("inplace", False):
             return None
         if not training or p == 0:
-            return rows.with_first(first)
+            return rows  # as torch does
 
         def step(tail: Tensor) -> Tensor:
             return F.dropout(tail, p)
@@ -361,9 +364,12 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
         result: Tensor = func(values, *args, **kwargs)
         return result
 
+    result = apply(first)
+    if result is first:  # a conversion to what it is
+        return rows
     if rows._steps or rows._last is None:
-        return rows.with_first(apply(first), apply)
-    return rows.with_first(apply(first), last=apply(rows._last))
+        return rows.with_first(result, apply)
+    return rows.with_first(result, last=apply(rows._last))
 
 
 def _leading_rows(func: Any, args: Any, kwargs: dict[str, Any], count: int) -> int | None:

@@ -149,6 +149,38 @@ def test_writes_that_leading_rows_or_all_rows_would_miss() -> None:
                 x[0] = 7
 
 
+@pytest.mark.parametrize(
+    "alias",
+    [
+        lambda x: x.double(),
+        lambda x: x.to(torch.float64),
+        lambda x: F.dropout(x, 0.5, False),
+        lambda x: F.dropout(x, 0.0),
+        lambda x: x[:7],
+        lambda x: x.narrow(0, 0, 10).double(),
+    ],
+)
+@pytest.mark.parametrize("writes_alias", [False, True])
+def test_writes_to_what_shares_memory_in_torch(
+    alias: Callable[[Tensor], Tensor], writes_alias: bool
+) -> None:
+    """They are seen through the other tensor, or raise."""
+    first, last = parts()
+    for read in (lambda x: x.sum(0), lambda x: x[:2]):
+        results = []
+        for plain in (True, False):
+            x = torch.cat([first, last.expand(6, 3)]) if plain else TailedRows.of(first, last, 10)
+            other = alias(x)
+            try:
+                (other if writes_alias else x).mul_(3)
+                results.append(read(x if writes_alias else other).detach())
+            except NotImplementedError as error:
+                assert "were written to" in str(error)  # noqa: PT017
+                assert not plain
+                results.append(results[0])
+        torch.testing.assert_close(results[1], results[0])
+
+
 def test_functions_that_are_not_of_each_row() -> None:
     x = TailedRows.of(torch.zeros(4, 3), torch.ones(3), 10)
     whole = torch.cat([torch.zeros(4, 3), torch.ones(6, 3)])
