@@ -138,7 +138,9 @@ def test_products_before_sums(
     compare(mixed(relations).to(device, torch.float64), x, edges)
     fast = accelerate(model)
     assert "after their products" in explain(fast, x, edges)
-    check_unused_types(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
+    for again in (False, True):
+        model = layer(SAGEConv, relations).to(device, torch.float64)
+        check_unused_types(model, x, edges, create_graph=again)
     check_second_derivatives(layer().to(device, torch.float64), x, edges)
 
 
@@ -161,7 +163,9 @@ def test_float32(device: torch.device) -> None:
 def test_types_that_the_loss_does_not_use(relations: str, device: torch.device) -> None:
     """Parameters have no gradient where PyG's have none: optimizers with decay leave them alone."""
     x, edges = graph(device)
-    check_unused_types(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
+    for again in (False, True):
+        model = layer(SAGEConv, relations).to(device, torch.float64)
+        check_unused_types(model, x, edges, create_graph=again)
 
 
 @pytest.mark.parametrize("made", [layer, attention])

@@ -431,9 +431,9 @@ def _gradients_again(
             for product, _, grad in by_product
         ]
         if weights[number][0].dim() == 3:
-            first = [matrix.new_zeros(matrix.shape) for matrix in matrices]
-            pairs = zip(totals, first, strict=True)
-            totals = [torch.stack([zero if each is None else each for each, zero in pairs])]
+            pairs = list(zip(totals, matrices, strict=True))
+            parts = [torch.zeros_like(m) if total is None else total for total, m in pairs]
+            totals = [torch.stack(parts) if any(grad is not None for grad in of_products) else None]
         of_weights += [
             None if total is None else total.to(weight.dtype)
             for total, weight in zip(totals, weights[number], strict=True)
@@ -464,6 +464,9 @@ def _gradients_again(
         for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
             part = (grad @ own).to(rows.dtype)
             of_group[feature] = of_group[feature] + F.pad(part, (0, 0, begin, 0))
+        read = {
+            f for f, o in zip(group.sources, group.outputs, strict=True) if grads[o] is not None
+        }
         for i, part in of_group.items():
-            of_features[i] = part if needs[i] else None
+            of_features[i] = part if needs[i] and (i in read or of_these is not None) else None
     return None, *of_features, *of_biases, *of_weights
