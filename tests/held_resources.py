@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 # Workers of a DataLoader that is deleted, and the threads that send to them, end a moment later.
@@ -55,5 +56,8 @@ def prefetch_threads() -> int:
 def batch_threads() -> int:
     """The number of threads of C++ that make batches ahead of the training loop."""
     time.sleep(0.01)  # the system lists a thread for a moment after it has ended
-    names = (thread / "comm" for thread in Path("/proc/self/task").iterdir())
-    return sum(name.read_text() == "peergraph batch\n" for name in names)
+    count = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended since
+            count += (thread / "comm").read_text() == "peergraph batch\n"
+    return count

@@ -169,7 +169,8 @@ class NativeIterator:
             return loader.node_sampler.sample_from_nodes(inputs)
         negatives, stream = loader.neg_sampling, self._draw_stream
         # The loop's stream may be writing weights.
-        in_order = stream is None or not loader.link_sampler.is_temporal or _are_on_gpu(negatives)
+        draws = negatives is not None and loader.link_sampler.is_temporal
+        in_order = stream is None or not draws or _are_on_gpu(negatives)
         with nullcontext() if in_order else torch.cuda.stream(stream):
             return loader.link_sampler.sample_from_edges(inputs, neg_sampling=negatives)
 
