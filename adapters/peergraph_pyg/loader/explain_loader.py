@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from peergraph.integration import Unsupported, explain, is_split
+from peergraph.integration import StatefulLoader, Unsupported, explain, is_split
 
 from ..data.store_of import find_store
 from ..prefetching.native_iterator import rows_ahead
@@ -39,11 +39,23 @@ def _explain_prefetching(loader: PrefetchLoader) -> str:
         return "batches: a thread of Python samples, and rows of other machines are exchanged"
     if loader.depth == 0:
         return f"{_BY_LOOP}: the depth is 0"
-    ahead = f"makes them, {loader.depth} ahead"
     try:
         rows_ahead(loader.loader, store)
     except Unsupported as reason:
-        tries_both = loader.tries_both and store is not None and store.device.type == "cuda"
-        turns = ", or the loop where its steps are shorter then" if tries_both else ""
-        return f"batches: a thread of Python {ahead}{turns}: {reason}"
-    return f"batches: a thread of C++ {ahead}"
+        return _by_python(loader, reason)
+    return f"batches: a thread of C++ makes them, {loader.depth} ahead"
+
+
+@explain.register(StatefulLoader)
+def _explain_stateful(loader: StatefulLoader) -> str:
+    if not prefetches(loader.loader) or is_split(find_store(loader.loader.data)):
+        text: str = explain(loader.loader)
+        return text
+    return _by_python(prefetch(loader.loader), "each has random numbers of its own")
+
+
+def _by_python(loader: PrefetchLoader, reason: object) -> str:
+    store = find_store(getattr(loader, "data", None))
+    tries_both = loader.tries_both and store is not None and store.device.type == "cuda"
+    turns = ", or the loop where its steps are shorter then" if tries_both else ""
+    return f"batches: a thread of Python makes them, {loader.depth} ahead{turns}: {reason}"

@@ -424,6 +424,11 @@ def test_explanations(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> 
     for loader, text in texts.items():
         kind = next((kinds[who] for who in kinds if who in text), None)
         assert kind is None or isinstance(iter(loader), kind)
+    of_stateful = peergraph_pyg.explain(peergraph_pyg.stateful(plain))
+    if device.type == "cpu":
+        assert of_stateful == on_cpu
+    else:
+        assert of_stateful.startswith("batches: a thread of Python makes them, 1 ahead")
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
     if device.type == "cuda":
         assert peergraph_pyg.explain(plain) == f"{by_loop}: the depth is 0"
