@@ -31,7 +31,7 @@ struct RowLists {
     return bounds + number / columns * (columns + 1) + number % columns;
   }
 
-  /// Whether a list is a range of stored elements.
+  /// Whether the bounds of a list lie within the stored elements.
   PG_HD bool holds(const int64_t* list) const {
     return list[0] >= 0 && list[0] <= list[1] && list[1] <= num_stored;
   }

@@ -65,7 +65,7 @@ def run_batches(count: int, seed: int, device: str) -> str:
 
 
 def _has_grown(growth: dict[str, int]) -> bool:
-    """Whether a process has more than allocators may keep."""
+    """Whether files or threads have grown, or memory by more than allocators may keep."""
     return any(count > (_GROWTH if "bytes" in name else 0) for name, count in growth.items())
 
 

@@ -65,7 +65,7 @@ class Batch:
         return Attachment(self, position, self._by_position[position])
 
     def _await_end(self) -> None:
-        """Waits for the end of the last edge index that lives, which is mostly that of all."""
+        """Has the last living edge index tell when it ends; mostly all of a batch end together."""
         for reference in reversed(self.references):
             edge_index = reference()
             if edge_index is not None:

@@ -56,7 +56,7 @@ class NativeIterator:
     Args:
         loader: that :func:`native_iterator` has found fit.
         batches: torch's iterator of it, whose order of seeds is read.
-        rows: what is known of the rows of its batches.
+        rows: the tables that its batches have rows of.
         depth, options, store: as those of :class:`PrefetchIterator`.
     """
 
@@ -250,7 +250,7 @@ def native_iterator(
 
 
 def rows_ahead(loader: Any, store: Store | None) -> _Rows:
-    """Returns what is known of the rows of a loader's batches, if a thread of C++ can make them.
+    """Returns the tables that a loader's batches have rows of, if a thread of C++ can make them.
 
     Raises:
         Unsupported: as :func:`native_iterator`.

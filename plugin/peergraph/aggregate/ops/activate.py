@@ -102,8 +102,10 @@ def gradient_of_activation(
 
 
 class _Activate(Function):
-    """Keeps a bit of each element, not the features; returns the activated ones, and with ReLU an
-    empty tensor, which leads from a gradient to `x`: it depends on `x` as torch's does, by zeros.
+    """Saves a bit of each element in place of the features.
+
+    Returns the activated features and, with ReLU, an empty tensor: through it a gradient depends
+    on `x`, by zeros, as torch's does.
     """
 
     @staticmethod

@@ -98,7 +98,7 @@ class BlockGroup:
         return self.owners is not None
 
     def own_blocks(self) -> list[tuple[int, int]]:
-        """Returns the blocks of destinations' own rows, and the positions of their features."""
+        """Returns each block of destinations' own rows, with the position of its features."""
         numbers = enumerate(zip(self.relations, self.sources, strict=True))
         return [(block, feature) for block, (relation, feature) in numbers if relation is None]
 

@@ -44,7 +44,7 @@ class Reductions(Protocol):
     """Reductions of plain tensors over ranks: a :class:`Transport`, or those of a chunk of rows."""
 
     one_part_a_rank: bool
-    """Whether each rank gives one tensor to a reduction; a chunk of rows is one of several."""
+    """Whether a reduction gets one tensor from each rank, not one from each chunk of a rank."""
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """See :meth:`Transport.all_reduce`."""

@@ -215,7 +215,7 @@ class RecordedModel:
         ]
 
     def labelled_items(self, facts: GraphFacts) -> list[MemoryItem]:
-        """Returns the memory of labelled nodes, which is on the device; none if not known."""
+        """Returns the device memory of labelled nodes; none if it is unknown which these are."""
         if self.labelled_bytes is None:
             return []
         rows = "labelled rows", "output, loss and gradients"

@@ -37,14 +37,14 @@ class StepSeeds:
 
     @contextmanager
     def count_draws(self) -> Iterator[None]:
-        """Counts the draws of a step that runs within this; it draws as ever."""
+        """Counts the random draws of the step that runs within the context, and changes none."""
         self._count = 0
         with _active(self):
             yield
 
     @contextmanager
     def capture_draws(self) -> Iterator[None]:
-        """Within this, a draw gives the place of a seed; as many as were counted."""
+        """Gives each draw within the context the place of its seed: as many as were counted."""
         self._draws = []
         self.values = torch.zeros(self._count, dtype=torch.int64, device=self._device)
         with _active(self):

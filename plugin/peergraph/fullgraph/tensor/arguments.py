@@ -13,7 +13,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 
 
 class PlainRowsError(ValueError):
-    """A rule below autograd met a plain tensor of all rows whose gradient needs a rule above it.
+    """An operation below autograd got plain rows, whose gradient needs a rule above autograd.
 
     Raised where the rows were named by a list of ids, as in ``z[heads] * relation[types]``: then
     the tensor follows the list, and the call is made again with each rank's part of it.

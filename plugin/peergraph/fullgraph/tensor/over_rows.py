@@ -24,7 +24,7 @@ Dims = int | Sequence[int] | None
 
 @rule(aten.sum.default)
 def sum_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The sum of all elements, plain."""
+    """Returns the sum of all elements, a plain tensor."""
     return sum_of_ranks(x._local.sum(dtype=dtype), x.row_layout.group)
 
 
@@ -47,7 +47,7 @@ def sum_dims(
 
 @rule(aten.mean.default)
 def mean_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The mean of all elements, plain."""
+    """Returns the mean of all elements, a plain tensor."""
     return mean_dims(x, None, dtype=dtype)
 
 

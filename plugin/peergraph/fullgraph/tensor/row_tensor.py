@@ -102,7 +102,7 @@ class RowTensor(Tensor):
 
 
 def row_of(base: Tensor, index: tuple[Any, ...], value: Tensor, token: _Token) -> Tensor:
-    """Returns a row as a tensor that follows `base` and is followed by it: see :class:`_Row`."""
+    """Returns a row as a tensor that shares its writes with `base`: see :class:`_Row`."""
     return _wrapped(value, _Row(base, index, value, token))
 
 

@@ -164,7 +164,7 @@ def _has_rows(tensor: Tensor) -> bool:
 
 
 def _states_of(tensors: Sequence[Tensor]) -> list[Hashable]:
-    """Returns of each tensor what torch tells of it. A batch may have hundreds of tensors."""
+    """Returns version, address, shape, strides and dtype of each tensor; there may be hundreds."""
     return list(
         zip(
             map(_VERSION, tensors),
