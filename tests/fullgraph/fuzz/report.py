@@ -60,6 +60,7 @@ class Result:
 
     def __str__(self) -> str:
         program = "\n".join(self.lines)
+        message = self.outcome.message.replace("\n", "\n# ")
         differing = {
             f.name: getattr(self.where, f.name)
             for f in fields(Configuration)
@@ -67,7 +68,7 @@ class Result:
         }
         arguments = "".join(f", {name}={value!r}" for name, value in differing.items())
         return (
-            f"# seed {self.seed}: {self.outcome.kind}: {self.outcome.message}\n"
+            f"# seed {self.seed}: {self.outcome.kind}: {message}\n"
             "from tests.fullgraph.fuzz.replay import replay\n\n"
             f'PROGRAM = r"""\n{program}\n"""\n'
             'if __name__ == "__main__":  # ranks import this file\n'

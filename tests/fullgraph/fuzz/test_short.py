@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+import torch.distributed as dist
 
 from tests.fullgraph.fuzz.campaign import Campaign
 from tests.fullgraph.fuzz.generator import make_program
 from tests.fullgraph.fuzz.outcomes import first_difference, observe, run_program
-from tests.fullgraph.fuzz.report import DIFFERS, EQUAL, NAMED, UNNAMED, Configuration, Report
+from tests.fullgraph.fuzz.report import (
+    DIFFERS,
+    EQUAL,
+    LOST,
+    NAMED,
+    UNNAMED,
+    Configuration,
+    Outcome,
+    Report,
+    Result,
+)
 from tests.fullgraph.fuzz.shrink import shrink
-from tests.fullgraph.fuzz.workers import PRELOADED
+from tests.fullgraph.fuzz.workers import PRELOADED, Workers
 
 EQUAL_SHARE = 0.8
 
@@ -119,3 +133,45 @@ def test_gradients_of_unseen_writes_may_differ(function: str, is_undefined: bool
     values = observe([*lines, "v.backward()", "check('x.grad', x.grad)"], 1, Configuration())
     assert values is not None
     assert (values[0].slack == math.inf) == is_undefined
+
+
+@pytest.mark.parametrize(
+    ("end", "texts"),
+    [
+        (signal.SIGSEGV, ["rank 1 was ended by SIGSEGV", "Segmentation fault", "in _end"]),
+        (signal.SIGKILL, ["rank 1 was ended by SIGKILL", "the last words"]),
+        (3, ["rank 1 ended with exit code 3", "the last words"]),
+        (ValueError, ["rank 1 raised", "ValueError: of the program"]),
+        (None, ["rank 1 did not end in 1 s", "the last words", "in _end"]),
+    ],
+)
+def test_a_lost_process_leaves_evidence(end: object, texts: list[str]) -> None:
+    workers = Workers(2, deadline_s=1)
+    try:
+        assert workers.run(_outcome).kind == EQUAL
+        outcome = workers.run(_end, end)
+        assert outcome.kind == LOST
+        assert all(text in outcome.message for text in texts), outcome.message
+        script = str(Result(7, Configuration(ranks=2), outcome, ["x.sum()"]))
+        compile(script, "finding", "exec")
+        assert workers.run(_outcome).kind == EQUAL  # of new ranks
+    finally:
+        workers.close()
+
+
+def _outcome() -> Outcome:
+    return Outcome(EQUAL)
+
+
+def _end(end: object) -> Outcome:
+    """Ends rank 1."""
+    if dist.get_rank() == 1:
+        print("the last words", file=sys.stderr, flush=True)
+        if isinstance(end, signal.Signals):
+            os.kill(os.getpid(), end)
+        elif isinstance(end, int):
+            os._exit(end)
+        elif end is not None:
+            raise ValueError("of the program")
+        time.sleep(100)
+    return Outcome(EQUAL)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import secrets
 import signal
+import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -18,6 +22,9 @@ from peergraph.testing import preload, run_ranks
 from tests.fullgraph.fuzz.report import DISAGREE, LOST, Outcome
 
 START_S = 180.0
+STACKS_S, END_S = 0.5, 10.0
+"""What ranks take to print their stacks, and :func:`run_ranks` to say how a rank ended."""
+PRINTED = 6000
 # What ranks are forked with, in this order. torch_geometric alone would initialise CUDA.
 PRELOADED = ("torch._dynamo", "tests.pyg_without_cuda", "tests.fullgraph.fuzz.outcomes")
 
@@ -38,6 +45,8 @@ class Workers:
         self.pipes: list[Connection] = []
         self.pids: list[int] = []
         self.thread: threading.Thread | None = None
+        self.end = ""
+        self.stderr = tempfile.TemporaryDirectory(prefix="peergraph-fuzz-")
         self.sent: deque[Task] = deque()
         self.received: deque[Outcome] = deque()
         self.is_warm = False
@@ -81,12 +90,14 @@ class Workers:
         try:
             for rank, pipe in enumerate(self.pipes):
                 if not pipe.poll(deadline_s):
-                    self.close()
-                    return Outcome(LOST, 0, f"rank {rank} did not end in {deadline_s:g} s")
+                    return self._lost(f"rank {rank} did not end in {deadline_s:g} s")
                 outcomes.append(pipe.recv())
-        except (EOFError, OSError) as error:
-            self.close()
-            return Outcome(LOST, 0, f"a rank ended: {type(error).__name__}")
+        except (EOFError, OSError):
+            assert self.thread is not None
+            self.thread.join(END_S)
+            if self.end:  # all ranks have ended, and their numbers may be others' now
+                self.pids = []
+            return self._lost(self.end or "a rank closed its pipe and did not end")
         self.is_warm = True
         if any((o.kind, o.line) != (outcomes[0].kind, outcomes[0].line) for o in outcomes):
             self.close()
@@ -95,6 +106,18 @@ class Workers:
         if "CUDA error" in outcomes[0].message:
             self.close()
         return outcomes[0]
+
+    def _lost(self, message: str) -> Outcome:
+        """Ends the ranks. Returns the outcome, with what they have printed."""
+        for pid in self.pids:  # their stacks
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(STACKS_S)
+        self.close()
+        for rank in range(self.ranks):
+            text = _stderr(self.stderr.name, rank).read_text(errors="replace").strip()
+            message += f"\nrank {rank} printed:\n{text[:PRINTED]}" if text else ""
+        return Outcome(LOST, 0, message)
 
     def _send(self, tasks: list[Task]) -> None:
         with suppress(OSError):  # of a rank that has ended: receiving says so
@@ -108,8 +131,8 @@ class Workers:
         self.is_warm = False
         with Listener(authkey=key) as listener:
             self.thread = threading.Thread(
-                target=_run_until_killed,
-                args=(self.ranks, self.device, listener.address, key),
+                target=self._run_until_killed,
+                args=(listener.address, key),
                 daemon=True,
             )
             self.thread.start()
@@ -123,21 +146,40 @@ class Workers:
         self.pipes = [joined[rank][0] for rank in range(self.ranks)]
         self.pids = [joined[rank][1] for rank in range(self.ranks)]
 
+    def _run_until_killed(self, address: Any, key: bytes) -> None:
+        self.end = ""
+        try:
+            run_ranks(
+                _serve,
+                self.ranks,
+                address,
+                key,
+                self.stderr.name,
+                timeout_s=1e6,
+                device=self.device,
+            )
+        except RuntimeError as error:
+            self.end = str(error)
+            # Whoever waits for the ranks reads it; later, nobody does.
+            with suppress(OSError), Client(address, authkey=key) as pipe:
+                pipe.send((None, self.end))
 
-def _run_until_killed(ranks: int, device: str, address: Any, key: bytes) -> None:
-    try:
-        run_ranks(_serve, ranks, address, key, timeout_s=1e6, device=device)
-    except RuntimeError as error:
-        # Whoever waits for the ranks reads it; later, nobody does.
-        with suppress(OSError), Client(address, authkey=key) as pipe:
-            pipe.send((None, str(error)))
 
-
-def _serve(address: Any, key: bytes) -> None:
-    """Calls the functions that come, on one rank."""
+def _serve(address: Any, key: bytes, folder: str) -> None:
+    """Calls the functions that come, on one rank; what one prints is in a file of its folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal
+    with _stderr(folder, dist.get_rank()).open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     with suppress(EOFError), Client(address, authkey=key) as pipe:
         pipe.send((dist.get_rank(), os.getpid()))
         while True:
             for function, arguments in pipe.recv():
+                os.ftruncate(2, 0)
                 pipe.send(function(*arguments))
+
+
+def _stderr(folder: str, rank: int) -> Path:
+    """The file that a rank's standard error is written to."""
+    return Path(folder, f"rank_{rank}")
