@@ -5,6 +5,7 @@
     python benchmarks/fullgraph.py --graphs products:sorted --orders random,original
         --overlap on,off --worlds 2                          (MG-GCN's Figure 7)
     python benchmarks/fullgraph.py --graphs products:communities --orders random,communities
+    python benchmarks/fullgraph.py --models GCN:2x512:0.5                (dropout on the features)
 
 An epoch is forward, cross entropy over all nodes, backward and Adam, in float32 without TF32.
 Peers: `csr`, PyG's layers on a CSR matrix on one GPU; `broadcast`, GCN in plain torch with
@@ -17,6 +18,9 @@ epoch on rank 0: what overlaps is counted in each. `ms_sums` is the time in whic
 run. `peak_gib` is the most that torch allocates on a rank while it trains, `build_peak_gib` before
 the second epoch, with the first model of an order. `edge_floor_ms` is the time of memory if each
 edge reads its row of features, with matrices at 60 TFLOP/s.
+
+The sum of features that do not change is kept from epoch to epoch, in `peergraph` and `broadcast`.
+Dropout on the features changes them in each epoch: nothing is kept then; `broadcast` has none.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import contextlib
 import functools
 import gc
 import itertools
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,8 +56,8 @@ from inputs.graphs import GraphSpec
 from systems.exchange_in_turn import exchange_in_turn
 from systems.overlapped_broadcast import BroadcastGcn, SplitProduct, sums_first
 from torch import Tensor
+from torch_geometric import nn as pyg_nn
 from torch_geometric.data import Data
-from torch_geometric.nn import models as pyg_models
 
 import peergraph_pyg
 from peergraph.fullgraph import named_model
@@ -80,18 +85,21 @@ class Model:
     layers: int
     hidden: int
     dropout: float = 0.0
+    feature_dropout: float = 0.0
 
     @staticmethod
     def parse(text: str) -> Model:
-        kind, _, size = text.partition(":")
-        layers, _, hidden = size.partition("x")
-        if kind not in _KINDS or not layers.isdigit() or not hidden.isdigit():
-            known = ", ".join(_KINDS)
-            raise argparse.ArgumentTypeError(f"{text!r} is not KIND:LAYERSxHIDDEN, of {known}")
-        return Model(kind, int(layers), int(hidden))
+        match = re.fullmatch(r"(\w+):(\d+)x(\d+)(?::(0?\.\d+))?", text)
+        if match is None or match[1] not in _KINDS:
+            known = f"KIND:LAYERSxHIDDEN[:DROPOUT], of {', '.join(_KINDS)}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {known}")
+        dropout = float(match[4] or 0)
+        return Model(match[1], int(match[2]), int(match[3]), feature_dropout=dropout)
 
     def __str__(self) -> str:
         dropout = f", dropout {self.dropout:g}" if self.dropout else ""
+        if self.feature_dropout:
+            dropout += f", dropout {self.feature_dropout:g} on features"
         return f"{self.kind} {self.layers} x {self.hidden}{dropout}"
 
     def widths(self, spec: GraphSpec) -> list[int]:
@@ -103,9 +111,13 @@ class Model:
         options.setdefault("dropout", self.dropout)
         if self.kind == "GAT":
             options["heads"] = _HEADS
-        made = getattr(pyg_models, _KINDS[self.kind])(
+        made = getattr(pyg_nn.models, _KINDS[self.kind])(
             spec.feature_dim, self.hidden, self.layers, spec.num_classes, **options
         )
+        if self.feature_dropout:
+            dropout = torch.nn.Dropout(self.feature_dropout)
+            calls = [(dropout, "x -> x"), (made, "x, edges -> x")]
+            made = pyg_nn.Sequential("x, edges", calls)
         return made.to(device)
 
 
@@ -289,7 +301,7 @@ def run(session: Session) -> None:
             case = Case(session, name)
         time_peergraph(case)
         for model in session.args.models:
-            if session.wants("broadcast") and model.kind == "GCN":
+            if session.wants("broadcast") and model.kind == "GCN" and not model.feature_dropout:
                 time_epochs(case, "broadcast", model, case.by_broadcast)
             if session.wants("csr") and session.world == 1:
                 time_epochs(case, "pyg csr", model, case.by_csr)
