@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 import peergraph_pyg
 from peergraph.memory import Group
 from peergraph.store import NODE
 from peergraph.testing import run_ranks
-from peergraph_pyg.captured import captured_training, static_batch
-from peergraph_pyg.captured.static_batch import Counts
+from peergraph_pyg.captured import batch_bounds, captured_training
+from peergraph_pyg.captured.batch_bounds import Counts
 from tests.places import cpu_and_gpus
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 16
@@ -48,7 +48,14 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
 
 
-def _loader(group: Group) -> NeighborLoader:
+def link_loss_of(model: nn.Module, batch: Any) -> Tensor:
+    out = model(batch.x, batch.edge_index)
+    source, destination = batch.edge_label_index.to(out.device)
+    scores = (out[source] * out[destination]).sum(1)
+    return F.binary_cross_entropy_with_logits(scores, batch.edge_label.to(out.device))
+
+
+def _loader(group: Group, kind: str = "nodes") -> Any:
     """Returns a loader of this rank's batches: six full ones and a smaller one."""
     random = torch.Generator().manual_seed(0)
     data = Data(
@@ -57,8 +64,13 @@ def _loader(group: Group) -> NeighborLoader:
         edge_index=torch.randint(NODES, (2, 9000), generator=random),
     )
     shared = peergraph_pyg.share(data, device=str(group.device))
-    seeds = torch.arange(group.rank, 208, group.world_size)[: 6 * BATCH + 5]
-    return NeighborLoader(shared, [5, 3], input_nodes=seeds, batch_size=BATCH, shuffle=True)
+    count, options = 6 * BATCH + 5, {"batch_size": BATCH, "shuffle": True}
+    if kind == "links":
+        assert data.edge_index is not None
+        links = data.edge_index[:, group.rank :: group.world_size][:, :count]
+        return LinkNeighborLoader(shared, [5, 3], links, neg_sampling_ratio=1.0, **options)
+    seeds = torch.arange(group.rank, 208, group.world_size)[:count]
+    return NeighborLoader(shared, [5, 3], input_nodes=seeds, **options)
 
 
 def _model(group: Group, kind: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
@@ -73,28 +85,29 @@ def _model(group: Group, kind: str) -> tuple[DistributedDataParallel, torch.opti
 
 def _check_losses(device: str, kind: str, exceed: bool) -> None:
     group = Group.current(device=device)
-    loader = _loader(group)
+    loader, loss = _loader(group, kind), link_loss_of if kind == "links" else loss_of
     model, optimizer = _model(group, kind)
     torch.manual_seed(9 + group.rank)
     expected = []
     for _ in range(3):
         for batch in loader:
             optimizer.zero_grad()
-            value = loss_of(model, batch)
+            value = loss(model, batch)
             value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             expected.append(value.detach())
     copy, optimizer = _model(group, kind)
     if exceed and group.rank == 1:
         # Some batches of one rank do not fit.
-        find = static_batch.find_bounds
+        find = batch_bounds.find_bounds
 
         def smaller(*arguments: Any) -> Counts:
             nodes, edges = find(*arguments)
-            return Counts({t: [int(0.9 * n) for n in each] for t, each in nodes.items()}, edges)
+            rows = {t: [each[0], *(int(0.9 * n) for n in each[1:])] for t, each in nodes.items()}
+            return Counts(rows, edges)
 
         captured_training.find_bounds = smaller  # type: ignore[attr-defined]
-    training = peergraph_pyg.capture(loader, copy, optimizer, loss_of)
+    training = peergraph_pyg.capture(loader, copy, optimizer, loss)
     torch.manual_seed(9 + group.rank)
     losses = [value for _ in range(3) for value in training]
     # Sums of a GPU's atomics are not the same in both.
@@ -116,7 +129,7 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
     peergraph_pyg.store_of(loader.data).close()
 
 
-CASES = [("plain", False), ("fast", False), ("branches", False), ("fast", True)]
+CASES = [("plain", False), ("fast", False), ("branches", False), ("fast", True), ("links", True)]
 
 
 @cpu_and_gpus(2)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .captured_training import CapturedTraining, Loss
+from .loader_batches import LoaderBatches
 from .optimizer import check_optimizer, check_scaler, make_capturable
 from .requirements import check_loader, check_model
 
@@ -50,8 +51,9 @@ def capture(
     replay. On CPUs all steps run one by one.
 
     Args:
-        loader: ``NeighborLoader`` over ``Data`` or ``HeteroData`` that :func:`share` returned. Its
-            order of seeds, `shuffle` and `drop_last` are kept; workers are not used.
+        loader: ``NeighborLoader`` or ``LinkNeighborLoader`` over ``Data`` or ``HeteroData`` that
+            :func:`share` returned. Its order of seeds, `shuffle`, `drop_last` and negatives are
+            kept; workers are not used.
         model: on the store's device. No module of it may compute over all rows of a batch, as
             ``BatchNorm`` does. Or a ``DistributedDataParallel`` of such a model, whose ranks are
             those of the store: gradients are averaged within the graph. All ranks then call
@@ -62,8 +64,9 @@ def capture(
         loss: called with `model` (the module in it, for ``DistributedDataParallel``) and a batch;
             returns the loss, a tensor of one number, or a tuple that begins with it. It must read
             nothing on the host; numbers of Python in it are those of the moment of the capture. In
-            the batch, rows from ``batch.batch_size`` on may be padding, which has a seed's
-            attributes.
+            the batch, rows from ``batch.batch_size`` on, and of links those that no index of them
+            names, may be padding, which has a seed's attributes. All tensors, also labels and
+            indices of links, are on the store's device.
         warmup: steps of fixed shapes that run step by step before the capture, at least 2.
         scaler: for autocast to float16: scales the loss, unscales the gradients before the
             optimizer's step (hooks of the step see them unscaled), and is updated after it. On a
@@ -75,9 +78,9 @@ def capture(
     Raises:
         TypeError, ValueError, IndexError: an argument is not as above.
         NotImplementedError: what a captured step does not support, by name: other loaders and data,
-            `transform`, `time_attr`, `disjoint`; norms over all rows; options of
-            DistributedDataParallel; other optimizers; when a step runs, autocast to float16
-            without `scaler`.
+            `transform`, `time_attr`, `disjoint`, other classes of negatives; norms over all rows;
+            options of DistributedDataParallel; other optimizers; when a step runs, autocast to
+            float16 without `scaler`.
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
@@ -90,4 +93,5 @@ def capture(
         make_capturable(optimizer, store.device)
     if scaler is not None:
         check_scaler(scaler, optimizer, store.device)
-    return CapturedTraining(loader, store, model, optimizer, loss, warmup, scaler)
+    batches = LoaderBatches(loader, store)
+    return CapturedTraining(batches, model, optimizer, loss, warmup, scaler)

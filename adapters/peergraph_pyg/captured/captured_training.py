@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +11,18 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
-from peergraph import sampling
 from peergraph.memory import record_cuda_graph
-from peergraph.sampling import StaticShape, StaticShapeSampler, next_seed
-from peergraph.store import Store
+from peergraph.sampling import StaticShape, StaticShapeSampler
 
 from ..data.csc_cache import static_shapes
-from ..prefetching.prefetcher import plain_iterator
+from .batch_bounds import Counts, find_bounds, raise_bounds
+from .batch_request import BatchRequest
 from .data_parallel import AveragedGradients
+from .loader_batches import LoaderBatches
 from .optimizer import check_scaler, make_capturable, scaler_settings, settings_of
 from .padding_check import check_padding
 from .requirements import check_modules
 from .slots import GpuSlot, Slot
-from .static_batch import Counts, counts_of, find_bounds, make_batch, raise_bounds, seed_type
 
 Loss = Callable[[Any, Any], Any]
 
@@ -33,9 +31,7 @@ Loss = Callable[[Any, Any], Any]
 class _Batch:
     """A batch that will be trained on."""
 
-    nodes: Tensor
-    input_id: Tensor
-    seed: int
+    request: BatchRequest
     slot: Slot | None  # None: the batch is not full
 
 
@@ -50,30 +46,29 @@ class CapturedTraining:
 
     def __init__(
         self,
-        loader: Any,
-        store: Store,
+        batches: LoaderBatches,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: Loss,
         warmup: int,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        self._loader, self._optimizer, self._loss = loader, optimizer, loss
+        self._batches, self._optimizer, self._loss = batches, optimizer, loss
         self._scaler = torch.amp.GradScaler(enabled=False) if scaler is None else scaler
         self._gradients: AveragedGradients | None = None
         self._model = model
         if isinstance(model, DistributedDataParallel):
             self._model = model.module
-            if store.group is not None:
-                self._gradients = AveragedGradients(model, store.group)
+            if batches.store.group is not None:
+                self._gradients = AveragedGradients(model, batches.store.group)
         self._warmup = warmup
-        self._store = store
-        self._device = self._store.device
+        self._device = batches.store.device
         self._on_gpu = self._device.type == "cuda"
         self.num_captured = 0
         self.num_eager = 0
-        self._core: sampling.NeighborSampler | None = None
+        self._loader_settings: tuple[Any, ...] | None = None
         self._bounds: Counts | None = None
+        self._extras: Any = None  # of a full batch
         self._exceeding: list[Counts] = []
         self._slots: list[Slot] = []
         self._shape: StaticShape | None = None
@@ -89,7 +84,7 @@ class CapturedTraining:
 
     def __len__(self) -> int:
         """Returns the number of steps of an epoch."""
-        return len(self._loader)
+        return len(self._batches)
 
     @property
     def shape(self) -> StaticShape | None:
@@ -111,14 +106,14 @@ class CapturedTraining:
         self._is_iterated = True
         try:
             self._prepare()
-            for batch in self._batches():
+            for batch in self._begun():
                 yield self._train(batch)
         finally:
             self._is_iterated = False
 
-    def _batches(self) -> Iterator[_Batch]:
+    def _begun(self) -> Iterator[_Batch]:
         """Yields the batches of an epoch. On a GPU, the next one has been started before."""
-        begun = (self._begin(index, number) for number, index in enumerate(self._indices()))
+        begun = (self._begin(index, number) for number, index in enumerate(self._batches.indices()))
         if not self._on_gpu:
             yield from begun
             return
@@ -135,21 +130,13 @@ class CapturedTraining:
                 raise
             batch = ahead
 
-    def _indices(self) -> Iterator[Any]:
-        """Yields the positions of the seeds of each batch, drawn as the loader draws them."""
-        indices = copy.copy(self._loader)
-        indices.collate_fn, indices.filter_per_worker = _unchanged, True
-        indices.num_workers, indices.pin_memory = 0, False
-        return plain_iterator(indices)
-
     def _begin(self, index: Any, number: int) -> _Batch:
-        if self._store.closed:
+        if self._batches.store.closed:
             raise RuntimeError("this store has been closed: there are no more batches of it")
-        seeds = self._loader.input_data[index]
-        batch = _Batch(seeds.node, seeds.input_id, next_seed(), None)
-        if self._slots and len(seeds.node) == self._loader.batch_size:
+        batch = _Batch(self._batches.begin(index), None)
+        if self._slots and batch.request.is_full:
             batch.slot = self._slots[number % len(self._slots)]
-            batch.slot.start(batch.nodes, batch.input_id, batch.seed)
+            batch.slot.start(batch.request)
         return batch
 
     def _prepare(self) -> None:
@@ -157,35 +144,37 @@ class CapturedTraining:
         # To list them takes longer than the rest of a step's work on the host.
         self._modules = list(self._model.modules())
         self._tensors = [*self._model.parameters(), *self._model.buffers()]
-        core, size = self._loader.node_sampler.core, self._loader.batch_size
-        is_outdated = self._core is not core or bool(self._exceeding)
+        settings = self._batches.settings
+        is_outdated = self._loader_settings != settings or bool(self._exceeding)
         if self._gradients is not None:
             is_outdated = self._gradients.begin_epoch(len(self), is_outdated)
         if not is_outdated:
             return
-        if len(self._loader.input_data.node) < size:
-            return
-        if self._core is not core or self._bounds is None:
-            self._bounds = find_bounds(self._loader, core)
+        core = self._batches.core
+        if self._loader_settings != settings or self._bounds is None:
+            requests = self._batches.try_batches()
+            if not requests:
+                return
+            self._bounds, self._extras = find_bounds(core, requests), requests[0].extras
         self._bounds = raise_bounds(self._bounds, self._exceeding)
-        self._exceeding, self._core = [], core
+        self._exceeding, self._loader_settings = [], settings
         self._drop_graphs()
         self._slots.clear()
-        node_type = seed_type(self._loader)
         sampler = StaticShapeSampler(
             core,
-            {node_type: size},
-            max_nodes=self._bounds.nodes,
+            # Behind the seeds is a row of padding.
+            {t: rows[0] - 1 for t, rows in self._bounds.nodes.items()},
+            max_nodes={t: rows[1:] for t, rows in self._bounds.nodes.items()},
             max_edges=self._bounds.edges,
             reports_overflow=False,
             valid_padding=True,
         )
         self._shape = sampler.shape
         if not self._on_gpu:
-            self._slots.append(Slot(sampler, node_type, size))
+            self._slots.append(Slot(sampler, self._extras))
             return
         stream = self._sampling_stream
-        self._slots += [GpuSlot(sampler, node_type, size, stream) for _ in range(2)]
+        self._slots += [GpuSlot(sampler, self._extras, stream) for _ in range(2)]
 
     def _train(self, batch: _Batch) -> Any:
         slot = batch.slot
@@ -209,18 +198,15 @@ class CapturedTraining:
 
     def _train_eagerly(self, batch: _Batch, exceeds: bool) -> Any:
         """Trains on a batch as the loader makes it."""
-        node_type = self._loader.input_data.input_type
-        seeds = batch.nodes if node_type is None else {node_type: batch.nodes}
-        out = self._loader.node_sampler.draw(seeds, batch.seed)
-        out.metadata = (batch.input_id, None)
+        loader_batch, counts = self._batches.draw(batch.request)
         if exceeds:
-            self._exceeding.append(counts_of(out))
+            self._exceeding.append(counts)
         self.num_eager += 1
         with self._autocast():
-            return self._step(self._loader.filter_fn(out))
+            return self._step(loader_batch)
 
     def _batch_of(self, slot: Slot, pad_with: int | None = None) -> Any:
-        return make_batch(self._loader, slot.sample, slot.input_id, pad_with)
+        return self._batches.make(slot.sample, slot.extras, pad_with)
 
     def _static_step(self, slot: Slot) -> Any:
         with static_shapes():
@@ -287,7 +273,6 @@ class CapturedTraining:
                 lambda model, batch: _loss_of(self._loss(model, batch), wants_gradient=False),
                 lambda pad_with: self._batch_of(slot, pad_with),
                 slot.sample,
-                seed_type(self._loader),
             )
         self._settings = tuple(settings_of(self._optimizer)), modes
 
@@ -345,7 +330,3 @@ def _detached(value: Any) -> Any:
 
 def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _unchanged(index: Any) -> Any:
-    return index

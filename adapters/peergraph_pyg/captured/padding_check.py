@@ -22,7 +22,6 @@ def check_padding(
     loss: Callable[[torch.nn.Module, Any], Tensor],
     batches: Callable[[int], Any],
     sample: StaticShapeSample,
-    node_type: NodeType,
 ) -> None:
     """Computes the loss of one batch twice, with other values in its rows of padding.
 
@@ -33,20 +32,18 @@ def check_padding(
         loss: of the model and a batch.
         batches: makes the batch, with the attributes of the k-th seed in its rows of padding.
         sample: the batch's sample.
-        node_type: of the seeds.
 
     Raises:
         ValueError: the losses differ.
     """
     padding = {t: sample.is_padding(t) for t in sample.nodes}
-    padding_row = sample.shape.padding_row(node_type)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    device = padding[node_type].device
+    device = next(iter(padding.values())).device
     devices = [device] if device.type == "cuda" else []
     losses = []
     with torch.no_grad():
         for changed in (False, True):
-            batch = batches(1 if changed and padding_row > 1 else 0)
+            batch = batches(int(changed))
             if changed:
                 _change(batch, sample, padding)
             with torch.random.fork_rng(devices=devices):
@@ -58,7 +55,8 @@ def check_padding(
         raise ValueError(
             f"loss: it depends on rows of padding, {losses[0]:.6g} with some values in them and "
             f"{losses[1]:.6g} with others. Padding follows the nodes of each hop: a loss may use "
-            "the first batch.batch_size rows only, and no module may compute over all rows"
+            "the rows of seeds only (the first batch.batch_size ones, or those that an index of "
+            "links names), and no module may compute over all rows"
         )
 
 
@@ -78,7 +76,10 @@ def _change(batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tenso
 def _change_rows(storage: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
     for name, value in list(storage.items()):
         is_rows = isinstance(value, Tensor) and value.dim() > 0 and is_of(name)
-        if not is_rows or not value.is_floating_point() or len(value) != len(is_padding):
+        # Labels of links are no rows of edges, even if there are as many.
+        if not is_rows or name == "edge_label" or not value.is_floating_point():
+            continue
+        if len(value) != len(is_padding):
             continue
         rows = is_padding.view(-1, *[1] * (value.dim() - 1))
         storage[name] = torch.where(rows, 10 - 3 * value, value)

@@ -6,19 +6,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch_geometric import nn as pyg_nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import NeighborLoader, NodeLoader
+from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import TensorFrame
 
 from peergraph.integration import is_split
-from peergraph.store import Store
+from peergraph.store import EDGE, NODE, Store
 
 from ..data.store_of import find_store
+from ..loader.batch_negatives import HardNegatives, InBatchNegatives
 from ..loader.sampler import NeighborSampler
-from .static_batch import seed_type
 
 # Modules whose result for a row depends on other rows, or on their number.
 _OVER_ALL_ROWS = (
@@ -33,37 +35,54 @@ _OVER_ALL_ROWS = (
     pyg_nn.MeanSubtractionNorm,
     pyg_nn.DiffGroupNorm,
 )
+# Others may draw from generators of their own, also for batches that are only tried.
+_NEGATIVES = (type(None), NegativeSampling, InBatchNegatives, HardNegatives)
 
 
 def check_loader(loader: Any) -> Store:
     """Returns the store of a loader whose batches can have a fixed shape.
 
     Raises:
-        TypeError: `loader` is no NeighborLoader over shared data.
+        TypeError: `loader` is no loader of neighbours over shared data.
         NotImplementedError: naming an option that is not supported.
-        ValueError, IndexError: no batch is full, or an input node is no node.
+        IndexError: an input node, or an end of a link, is no node.
     """
-    if not isinstance(loader, NodeLoader):
-        raise TypeError(f"loader must be a NeighborLoader, got {type(loader).__name__}")
-    store, sampler = find_store(loader.data), loader.node_sampler
+    if not isinstance(loader, (NodeLoader, LinkLoader)):
+        raise TypeError(
+            f"loader must be a NeighborLoader or a LinkNeighborLoader, got {type(loader).__name__}"
+        )
+    store = find_store(loader.data)
+    sampler = loader.node_sampler if isinstance(loader, NodeLoader) else loader.link_sampler
     if store is None or not isinstance(sampler, NeighborSampler):
         raise TypeError(
             f"loader: {type(loader).__name__} is not over data that peergraph_pyg.share() returned"
         )
-    if not isinstance(loader, NeighborLoader) or not isinstance(loader.data, (Data, HeteroData)):
+    of_neighbors = isinstance(loader, (NeighborLoader, LinkNeighborLoader))
+    if not of_neighbors or not isinstance(loader.data, (Data, HeteroData)):
         raise NotImplementedError(
             f"loader: {type(loader).__name__} over {type(loader.data).__name__}; capture supports "
-            "NeighborLoader over Data or HeteroData"
+            "NeighborLoader and LinkNeighborLoader over Data or HeteroData"
         )
     _check_options(loader, sampler, store)
-    nodes, count = loader.input_data.node, store.num_nodes(seed_type(loader))
-    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < count:
-        raise IndexError(f"input_nodes: an id is out of range for {count} nodes")
+    inputs = loader.input_data
+    if isinstance(loader, NodeLoader):
+        _check_ids("input_nodes", inputs.node, store.num_nodes(inputs.input_type or NODE))
+    else:
+        source, _, destination = inputs.input_type or EDGE
+        _check_ids("edge_label_index", inputs.row, store.num_nodes(source))
+        _check_ids("edge_label_index", inputs.col, store.num_nodes(destination))
     return store
 
 
+def _check_ids(name: str, ids: Tensor, count: int) -> None:
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+        raise IndexError(f"{name}: an id is out of range for {count} nodes")
+
+
 def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
+    negatives = getattr(loader, "neg_sampling", None)
     refused = {
+        f"neg_sampling by {type(negatives).__name__}": type(negatives) not in _NEGATIVES,
         "transform": loader.transform is not None,
         "transform_sampler_output": loader.transform_sampler_output is not None,
         "time_attr": sampler.is_temporal,

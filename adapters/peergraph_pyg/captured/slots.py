@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler
-from peergraph.store import NodeType
 
 from .. import compat
-from .static_batch import fits
+from .batch_bounds import fits
+from .batch_request import BatchRequest
+from .staged_tensors import StagedTensors
 
 
 class Slot:
@@ -20,33 +24,53 @@ class Slot:
 
     Args:
         sampler: of full batches.
-        node_type: of the seeds.
-        size: seeds of a batch.
+        extras: those of a full batch.
+
+    Attributes:
+        sample: the sample that was started last.
+        extras: those of its batch, on the device of the sample.
     """
 
     sample: StaticShapeSample
-    input_id: Tensor
+    extras: Any
 
-    def __init__(self, sampler: StaticShapeSampler, node_type: NodeType, size: int) -> None:
+    def __init__(self, sampler: StaticShapeSampler, extras: Any) -> None:
         self._sampler = sampler
-        self._node_type = node_type
-        self._size = size
+        shape = sampler.shape
+        rooms = {t: shape.padding_row(t) for t in shape.rows_per_hop}
+        self._rooms = {t: room for t, room in rooms.items() if room > 0}
+        self._layout = _layout_of(extras)
+        self._has_room = False
 
-    def start(self, seeds: Tensor, input_id: Tensor, seed: int) -> None:
-        """Samples the neighbourhood of full batch of seeds.
+    def start(self, request: BatchRequest) -> None:
+        """Samples the neighbourhood of a full batch's seeds, if there is room for them."""
+        seeds = {t: request.nodes[t] for t in self._rooms}
+        self._has_room = self._layout == _layout_of(request.extras) and all(
+            len(ids) <= self._rooms[t] for t, ids in seeds.items()
+        )
+        if self._has_room:
+            self._start(list(seeds.values()), request)
 
-        Args:
-            seeds, input_id: [size] ids of nodes, and their positions among the input nodes.
-            seed: of the random numbers.
-        """
-        self.sample = self._sampler.sample({self._node_type: seeds}, seed)
-        self.input_id = input_id
+    def _start(self, seeds: list[Tensor], request: BatchRequest) -> None:
+        rooms = self._rooms.items()
+        self.sample = self._sampler.sample(
+            {
+                t: F.pad(ids, (0, room - len(ids)))
+                for (t, room), ids in zip(rooms, seeds, strict=True)
+            },
+            request.seed,
+            num_seeds={t: _number(len(ids)) for t, ids in zip(self._rooms, seeds, strict=True)},
+        )
+        self.extras = request.extras
 
     def fits(self) -> bool:
-        """Returns whether the sample has room; on a GPU, waits until it is made."""
+        """Returns whether there is room for the batch; on a GPU, waits until it is sampled."""
+        return self._has_room and fits(self._sampler.shape, *self._counts())
+
+    def _counts(self) -> tuple[dict[Any, list[int]], dict[Any, list[int]]]:
+        """Returns the numbers of nodes and of edges of the sample, by type."""
         nodes = {t: counts.tolist() for t, counts in self.sample.num_nodes.items()}
-        edges = {t: counts.tolist() for t, counts in self.sample.num_edges.items()}
-        return fits(self._sampler.shape, nodes, edges)
+        return nodes, {t: counts.tolist() for t, counts in self.sample.num_edges.items()}
 
     def release(self) -> None:
         """Lets the next sample be written after the work of the current stream."""
@@ -56,25 +80,26 @@ class GpuSlot(Slot):
     """A sample that a CUDA graph makes, on a stream beside the training.
 
     Args:
-        sampler, node_type, size: as for a slot.
+        sampler, extras: as for a slot.
         stream: the stream of the samples.
     """
 
-    def __init__(
-        self,
-        sampler: StaticShapeSampler,
-        node_type: NodeType,
-        size: int,
-        stream: torch.cuda.Stream,
-    ) -> None:
-        super().__init__(sampler, node_type, size)
+    def __init__(self, sampler: StaticShapeSampler, extras: Any, stream: torch.cuda.Stream) -> None:
+        super().__init__(sampler, extras)
         self._stream = stream
         device = stream.device
-        # Seeds, their positions, and the seed of the random numbers.
-        words = 2 * size + 1
-        self._staging = torch.zeros(words, dtype=torch.int64, device="cpu", pin_memory=True)
-        self._input = torch.zeros(words, dtype=torch.int64, device=device)
-        self.input_id = self._input[size : 2 * size]
+        # The seeds and their number of each type, the seed of the random numbers, the extras.
+        ids = [torch.zeros(room, dtype=torch.int64, device="cpu") for room in self._rooms.values()]
+        leaves, spec = tree_flatten(extras)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        numbers = [_number(0)] * (len(ids) + 1)
+        self._input = StagedTensors([*ids, *numbers, *tensors], device)
+        staged = iter(self._input.tensors)
+        self._seeds = dict(zip(self._rooms, islice(staged, len(ids)), strict=True))
+        self._num_seeds = dict(zip(self._rooms, islice(staged, len(ids)), strict=True))
+        self._seed = next(staged)
+        leaves = [next(staged) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.extras = tree_unflatten(leaves, spec)
         self._sample_end = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):
@@ -85,40 +110,48 @@ class GpuSlot(Slot):
             # The graphs of slots have memory of their own: a graph that shared it might write where
             # another one's sample is still trained on.
             self._graph, sample_and_counts = record_cuda_graph(self._draw, stream)
-        self.sample, self._counts = sample_and_counts
-        self._counts_on_host = torch.zeros(
-            len(self._counts), dtype=torch.int64, device="cpu", pin_memory=True
+        self.sample, self._device_counts = sample_and_counts
+        self._host_counts = torch.zeros(
+            len(self._device_counts), dtype=torch.int64, device="cpu", pin_memory=True
         )
 
     def _draw(self) -> tuple[StaticShapeSample, Tensor]:
-        seeds = {self._node_type: self._input[: self._size]}
-        sample = self._sampler.sample(seeds, self._input[-1:])
+        sample = self._sampler.sample(self._seeds, self._seed, num_seeds=self._num_seeds)
         return sample, torch.cat([*sample.num_nodes.values(), *sample.num_edges.values()])
 
-    def start(self, seeds: Tensor, input_id: Tensor, seed: int) -> None:
+    def _start(self, seeds: list[Tensor], request: BatchRequest) -> None:
         """As of a slot; does not wait for the sample."""
         self._sample_end.synchronize()  # the last copy from the staging memory
-        self._staging[: self._size] = seeds
-        self._staging[self._size : -1] = input_id
-        self._staging[-1] = seed
+        tensors = [leaf for leaf in tree_flatten(request.extras)[0] if isinstance(leaf, Tensor)]
+        numbers = map(_number, [*map(len, seeds), request.seed])
+        self._input.write([*seeds, *numbers, *tensors])
         current = torch.cuda.current_stream(self._stream.device)
         stream = self._stream if compat.can_overlap_replays() else current
         stream.wait_event(self._read)
         with torch.cuda.stream(stream):
-            self._input.copy_(self._staging, non_blocking=True)
+            self._input.upload()
             self._graph.replay()
-            self._counts_on_host.copy_(self._counts, non_blocking=True)
+            self._host_counts.copy_(self._device_counts, non_blocking=True)
             self._sample_end.record()
 
-    def fits(self) -> bool:
+    def _counts(self) -> tuple[dict[Any, list[int]], dict[Any, list[int]]]:
         """As of a slot. The current stream then waits for the sample."""
         self._sample_end.synchronize()
-        counts = iter(self._counts_on_host.tolist())
+        counts = iter(self._host_counts.tolist())
         torch.cuda.current_stream(self._stream.device).wait_event(self._sample_end)
         nodes = {t: list(islice(counts, len(x))) for t, x in self.sample.num_nodes.items()}
-        edges = {t: list(islice(counts, len(x))) for t, x in self.sample.num_edges.items()}
-        return fits(self._sampler.shape, nodes, edges)
+        return nodes, {t: list(islice(counts, len(x))) for t, x in self.sample.num_edges.items()}
 
     def release(self) -> None:
         """As of a slot."""
         self._read.record(torch.cuda.current_stream(self._stream.device))
+
+
+def _layout_of(extras: Any) -> tuple[Any, ...]:
+    leaves, spec = tree_flatten(extras)
+    kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves]
+    return spec, kinds
+
+
+def _number(value: int) -> Tensor:
+    return torch.tensor([value], dtype=torch.int64, device="cpu")

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch import Tensor
+from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from peergraph.sampling import Sample
@@ -100,3 +101,16 @@ def output_later(make: Callable[[], SampleRequest]) -> SamplerOutput | HeteroSam
     request = make()
     requests.append(request)
     return request.output
+
+
+def begin_output(loader: Any, index: Any) -> SamplerOutput | HeteroSamplerOutput:
+    """Does what the ``collate_fn`` of PyG's loaders of nodes and links does, without rows.
+
+    Args:
+        loader: of nodes or links.
+        index: the positions of the batch's seeds or links in the loader's input.
+    """
+    inputs = loader.input_data[index]
+    if isinstance(loader, NodeLoader):
+        return loader.node_sampler.sample_from_nodes(inputs)
+    return loader.link_sampler.sample_from_edges(inputs, neg_sampling=loader.neg_sampling)

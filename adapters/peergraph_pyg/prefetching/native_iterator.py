@@ -27,7 +27,7 @@ from peergraph.store import EDGE, NODE, Store
 from ..loader.batch_negatives import HardNegatives, InBatchNegatives
 from ..loader.filter_batch import ReadyRows, tables_of, with_rows
 from ..loader.sampler import NeighborSampler
-from ..loader.unfinished import SampleRequest, collected_requests
+from ..loader.unfinished import SampleRequest, begin_output, collected_requests
 from .loop_rng import DrawsAhead, LoopRng
 from .prefetch_iterator import PrefetchOptions
 from .thread_state import return_stream, take_stream
@@ -160,19 +160,15 @@ class NativeIterator:
         self._begun.append(_Begun(output, sample, request, error, self._draws.state))
 
     def _begin_output(self, index: Any) -> Any:
-        """Does what the loader's ``collate_fn`` does, without rows."""
         loader = self._loader
         if not isinstance(index, Tensor):
             index = [loader.dataset[position] for position in index]
-        inputs = loader.input_data[index]
-        if isinstance(loader, NodeLoader):
-            return loader.node_sampler.sample_from_nodes(inputs)
-        negatives, stream = loader.neg_sampling, self._draw_stream
+        negatives, stream = getattr(loader, "neg_sampling", None), self._draw_stream
         # The loop's stream may be writing weights.
         draws = negatives is not None and loader.link_sampler.is_temporal
         in_order = stream is None or not draws or _are_on_gpu(negatives)
         with nullcontext() if in_order else torch.cuda.stream(stream):
-            return loader.link_sampler.sample_from_edges(inputs, neg_sampling=negatives)
+            return begin_output(loader, index)
 
     def _submit(self, sample: SampleRequest, waits: bool) -> BatchRequest | None:
         if _are_reads_counted(sample.core.store, self._store):

@@ -18,8 +18,9 @@ import peergraph_pyg
 from peergraph.sampling import NeighborSampler as CoreSampler
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
-from peergraph_pyg.captured import captured_training, static_batch
-from peergraph_pyg.captured.static_batch import Counts
+from peergraph_pyg.captured import captured_training
+from peergraph_pyg.captured.batch_bounds import Counts
+from peergraph_pyg.captured.loader_batches import LoaderBatches
 from peergraph_pyg.data import batch_structures
 from tests.adapters.pyg.captured.training import (
     BATCH,
@@ -167,8 +168,8 @@ def test_samples_that_exceed_the_shape(
 
     def too_small(*args: Any) -> Any:
         nodes, edges = find(*args)
-        of_hops = nodes[NODE]
-        return Counts({NODE: [of_hops[0], of_hops[1] - 60, *of_hops[2:]]}, edges)
+        rows = nodes[NODE]
+        return Counts({NODE: [*rows[:2], rows[2] - 60, *rows[3:]]}, edges)
 
     monkeypatch.setattr(captured_training, "find_bounds", too_small)
     model = sage(device)
@@ -183,10 +184,10 @@ def test_samples_that_exceed_the_shape(
 
 def test_a_loop_that_is_left(plain: Data, device: torch.device) -> None:
     """The random numbers after it are those after a loop over the loader."""
-    model = sage(device)
-    training = peergraph_pyg.capture(make_loader(plain, device), model, adam(model), loss_of)
+    model, loader = sage(device), make_loader(plain, device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     drawn = []
-    for run in (training, loop(training._loader, model, adam(model), loss_of)):
+    for run in (training, loop(loader, model, adam(model), loss_of)):
         torch.manual_seed(9)
         for number, _ in enumerate(run):
             if number == 3:
@@ -231,13 +232,14 @@ def test_a_batch_is_the_sample(plain: Data, device: torch.device) -> None:
     sampler = StaticShapeSampler(core, BATCH, valid_padding=True)
     sample = sampler.sample(torch.arange(BATCH, device=device), 3)
     edges, input_id = sample.edge_index[EDGE], torch.arange(BATCH, device=device)
-    batch = static_batch.make_batch(loader, sample, input_id)
+    batches = LoaderBatches(loader, core.store)
+    batch = batches.make(sample, (input_id, None))
     assert batch.edge_index is not edges
     assert batch.edge_index.data_ptr() == edges.data_ptr()
     assert batch.n_id.data_ptr() == sample.nodes[NODE].data_ptr()
     assert batch_structures.attached(batch.edge_index) is not None
     assert list(batch.keys()) == list(next(iter(loader)).keys())
-    other = static_batch.make_batch(loader, sample, input_id, pad_with=1)
+    other = batches.make(sample, (input_id, None), pad_with=1)
     assert other.edge_index.data_ptr() != edges.data_ptr()
     assert other.n_id[sample.is_padding(NODE)].eq(1).all()
     assert torch.equal(other.edge_index, edges)

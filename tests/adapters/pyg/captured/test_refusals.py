@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv
+from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
 from tests.adapters.pyg.captured.training import (
@@ -67,14 +68,23 @@ def test_norms_over_all_rows(plain: Data, norm: str) -> None:
         peergraph_pyg.capture(loader, model, adam(model), untrimmed_loss)
 
 
+class Others(NegativeSampling):
+    """Negatives of a user."""
+
+
 def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     """Loader, model and optimizer, one of which :func:`capture` refuses."""
     cpu, model = torch.device("cpu"), GraphSAGE(WIDTH, 16, 3, CLASSES)
     if kind == "unshared":
         return NeighborLoader(plain, FANOUTS), model, adam(model)
-    if kind == "links":
+    if kind == "other":
+        return [plain], model, adam(model)
+    if kind in ("input_links", "negatives"):
         data = peergraph_pyg.share(plain, device=cpu)
-        return LinkNeighborLoader(data, FANOUTS), model, adam(model)
+        links = torch.tensor([[0], [NODES if kind == "input_links" else 1]])
+        negatives = Others("binary") if kind == "negatives" else None
+        loader = LinkNeighborLoader(data, FANOUTS, links, neg_sampling=negatives)
+        return loader, model, adam(model)
     options: dict[str, dict[str, Any]] = {
         "transform": {"transform": lambda batch: batch},
         "disjoint": {"disjoint": True},
@@ -95,7 +105,9 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
     ("kind", "error", "match"),
     [
         ("unshared", TypeError, "is not over data that peergraph_pyg.share"),
-        ("links", TypeError, "loader must be a NeighborLoader, got LinkNeighborLoader"),
+        ("other", TypeError, "loader must be a NeighborLoader or a LinkNeighborLoader, got list"),
+        ("input_links", IndexError, f"edge_label_index: .* out of range for {NODES} nodes"),
+        ("negatives", NotImplementedError, "neg_sampling by Others of the loader"),
         ("transform", NotImplementedError, "transform of the loader"),
         ("disjoint", NotImplementedError, "disjoint of the loader"),
         ("subgraph_type", NotImplementedError, "subgraph_type of the loader"),

@@ -1,0 +1,307 @@
+"""`capture` of link prediction: the links, labels and losses of a loop over the loader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader
+from torch_geometric.nn import HeteroConv, SAGEConv
+from torch_geometric.sampler import NegativeSampling
+
+import peergraph_pyg
+from peergraph.store import NODE
+from peergraph_pyg import HardNegatives, InBatchNegatives
+from peergraph_pyg.captured import captured_training
+from peergraph_pyg.captured.batch_bounds import Counts
+from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, adam, captured, sage
+
+LINKS = 6 * BATCH + 9
+
+
+def links(plain: Data) -> Tensor:
+    assert plain.edge_index is not None
+    return plain.edge_index[:, 40 : 40 + LINKS]
+
+
+def labels(kind: str) -> Tensor | None:
+    if kind == "classes":
+        return torch.arange(LINKS) % 3
+    return torch.rand(LINKS, 2, generator=torch.Generator().manual_seed(3))
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    options: dict[str, dict[str, Any]] = {
+        "ratio": {"neg_sampling_ratio": 1.5},
+        "classes": {"neg_sampling_ratio": 1.0, "edge_label": labels("classes")},
+        "values": {"edge_label": labels("values")},
+        "triplet": {"neg_sampling": "triplet"},
+        "triplets": {"neg_sampling": NegativeSampling("triplet", 3)},
+        "weights": {"neg_sampling": NegativeSampling("binary", 2, dst_weight=torch.rand(NODES))},
+        "in batch": {"neg_sampling": InBatchNegatives(2)},
+        "hard": {"neg_sampling": HardNegatives(torch.arange(NODES)[:, None] % 50, 1, "binary")},
+    }
+    return options[kind]
+
+
+def make_loader(plain: Data, device: torch.device, **options: Any) -> LinkNeighborLoader:
+    """Returns a loader of six full batches and one of 9 links, in a random order."""
+    given = {"batch_size": BATCH, "shuffle": True, "edge_label_index": links(plain), **options}
+    return LinkNeighborLoader(peergraph_pyg.share(plain, device=device), FANOUTS, **given)
+
+
+def ends_of(batch: Any) -> list[Tensor]:
+    """The rows of the ends of positives and negatives, as sources and destinations."""
+    if "src_index" not in batch:
+        return list(batch.edge_label_index)
+    source, negative = batch.src_index, batch.dst_neg_index.view(len(batch.src_index), -1)
+    repeated = source[:, None].expand_as(negative).flatten()
+    destinations = torch.cat([batch.dst_pos_index, negative.flatten()])
+    return [torch.cat([source, repeated]), destinations]
+
+
+def targets_of(batch: Any, size: int) -> Tensor:
+    if "src_index" not in batch:
+        return batch.edge_label.float()
+    is_positive = torch.arange(size, device=batch.x.device) < len(batch.src_index)
+    return is_positive.float()
+
+
+def scores_of(model: nn.Module, batch: Any) -> Tensor:
+    out = model(
+        batch.x,
+        batch.edge_index,
+        num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+        num_sampled_edges_per_hop=batch.num_sampled_edges,
+    )
+    source, destination = ends_of(batch)
+    return (out[source] * out[destination]).sum(1)
+
+
+def loss_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss, ids of the ends of links, targets, and the positions of the links."""
+    batch = batch.to(batch.x.device)  # the links of the loop's batches are on the CPU
+    scores = scores_of(model, batch)
+    targets = targets_of(batch, len(scores))
+    wide = scores.view(-1, *[1] * (targets.dim() - 1)).expand_as(targets)
+    ids = torch.stack([batch.n_id[ends] for ends in ends_of(batch)])
+    return F.mse_loss(wide.sigmoid(), targets), ids, targets, batch.input_id
+
+
+def loop(loader: Any, model: nn.Module, loss: Any = loss_of, epochs: int = 2) -> list[Any]:
+    optimizer, results = adam(model), []
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            value, *others = loss(model, batch)
+            value.backward()
+            optimizer.step()
+            results.append((value.detach(), *others))
+    return results
+
+
+def assert_same(results: list[Any], expected: list[Any]) -> None:
+    """Equal links, labels and positions; equal losses but for the order of sums."""
+    assert len(results) == len(expected)
+    for (value, *others), (expected_value, *of_loop) in zip(results, expected, strict=True):
+        torch.testing.assert_close(value, expected_value, rtol=2e-4, atol=2e-5)
+        assert all(map(torch.equal, others, of_loop))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["ratio", "classes", "values", "triplet", "triplets", "weights", "in batch", "hard"],
+)
+def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: str) -> None:
+    loader, model = make_loader(plain, device, **options_of(kind)), sage(device)
+    torch.manual_seed(9)
+    expected = loop(loader, model)
+    after = torch.rand(4)
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    results = captured(training)
+    assert torch.equal(torch.rand(4), after)
+    assert_same(results, expected)
+    assert len(training) == 7
+    # The last batches; the number of distinct ends, which differs, has room.
+    assert training.num_eager == 2
+    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
+    assert training.shape is not None
+    ends = {len(ids.unique()) for _, ids, _, _ in results[:6]}
+    assert len(ends) > 1
+    assert max(ends) < training.shape.rows_per_hop[NODE][0] < 2 * results[0][1].numel()
+
+
+def test_a_loop_in_order(plain: Data, device: torch.device) -> None:
+    """Without shuffling, a smaller last batch, or an `edge_label_index`: all edges of the graph."""
+    options: dict[str, Any] = {"shuffle": False, "drop_last": True, "edge_label_index": None}
+    loader = make_loader(plain, device, batch_size=2000, neg_sampling_ratio=0.5, **options)
+    model = sage(device)
+    torch.manual_seed(9)
+    expected = loop(loader, model, epochs=3)
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    assert_same(captured(training, 3), expected)
+    assert training.num_eager == 0
+
+
+@pytest.mark.parametrize("kind", ["seeds", "hops"])
+def test_batches_that_exceed_the_shape(
+    plain: Data, device: torch.device, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Their steps are those of the loop, and counted; the next epoch's shape has room."""
+    loader, model = make_loader(plain, device, **options_of("ratio")), sage(device)
+    torch.manual_seed(9)
+    expected = loop(loader, model, epochs=3)
+    find = captured_training.find_bounds
+
+    def too_small(*args: Any) -> Counts:
+        nodes, edges = find(*args)
+        rows = list(nodes[NODE])
+        rows[0 if kind == "seeds" else 1] -= 14 if kind == "seeds" else 40
+        return Counts({NODE: rows}, edges)
+
+    monkeypatch.setattr(captured_training, "find_bounds", too_small)
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    torch.manual_seed(9)
+    results, exceeding = captured(training, 1), training.num_eager
+    assert exceeding > 1
+    results += captured(training, 2)
+    assert training.num_eager < exceeding + 6
+    assert_same(results, expected)
+
+
+def test_negatives_that_change(plain: Data, device: torch.device) -> None:
+    """The next epoch has another shape."""
+    loader = make_loader(plain, device, **options_of("ratio"))
+    settings = loader.neg_sampling, NegativeSampling("triplet", 2)
+
+    def epochs(epoch: Any) -> list[Any]:
+        results = []
+        torch.manual_seed(9)
+        for negatives in settings:
+            loader.neg_sampling = negatives
+            results += epoch()
+        return results
+
+    model = sage(device)
+    expected = epochs(lambda: loop(loader, model, epochs=1))
+    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
+    results = epochs(lambda: captured(training, 1))
+    assert training.num_eager == 2
+    for (_, *others), (_, *of_loop) in zip(results, expected, strict=True):
+        assert all(map(torch.equal, others, of_loop))
+
+
+def test_losses_that_depend_on_padding(plain: Data, device: torch.device) -> None:
+    loader, model = make_loader(plain, device, **options_of("ratio")), sage(device)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        batch = batch.to(batch.x.device)
+        return scores_of(model, batch).mean() + batch.x.mean()
+
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    with pytest.raises(ValueError, match="depends on rows of padding"):
+        next(iter(training))
+
+
+def test_links_with_times(plain: Data) -> None:
+    data = plain.clone()
+    data.time = torch.arange(NODES)
+    shared = peergraph_pyg.share(data, device="cpu")
+    loader = LinkNeighborLoader(
+        shared,
+        FANOUTS,
+        links(plain),
+        edge_label_time=torch.full((LINKS,), NODES),
+        time_attr="time",
+        neg_sampling_ratio=1.0,
+    )
+    model = sage(torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match="time_attr of the loader is not supported"):
+        peergraph_pyg.capture(loader, model, adam(model), loss_of)
+
+
+class Typed(nn.Module):
+    """Scores of links between two types."""
+
+    def __init__(self, edge_types: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            HeteroConv({t: SAGEConv((-1, -1), 8) for t in edge_types}) for _ in range(2)
+        )
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        x = batch.x_dict
+        for conv in self.convs:
+            x = {t: rows.relu() for t, rows in conv(x, batch.edge_index_dict).items()}
+        return x
+
+
+@pytest.mark.parametrize("relation", [("user", "buys", "item"), ("user", "knows", "user")])
+@pytest.mark.parametrize("mode", ["binary", "triplet"])
+def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) -> None:
+    """Links between two types have seeds of both."""
+    random = torch.Generator().manual_seed(0)
+    sizes = {"user": 300, "item": 120}
+    data = HeteroData()
+    for node_type, count in sizes.items():
+        data[node_type].x = torch.randn(count, WIDTH, generator=random)
+    for source, name, target in [
+        ("user", "buys", "item"),
+        ("item", "rev_buys", "user"),
+        ("user", "knows", "user"),
+    ]:
+        ends = [torch.randint(sizes[t], (2000,), generator=random) for t in (source, target)]
+        data[source, name, target].edge_index = torch.stack(ends)
+    loader = LinkNeighborLoader(
+        peergraph_pyg.share(data, device=device),
+        [4, 3],
+        (relation, data[relation].edge_index[:, :LINKS]),
+        neg_sampling=NegativeSampling(mode, 2),
+        batch_size=BATCH,
+        shuffle=True,
+    )
+    edge_types = data.edge_types
+
+    def make() -> nn.Module:
+        torch.manual_seed(5)
+        model = Typed(edge_types).to(device)
+        with torch.no_grad():
+            model(data.to(device))  # the sizes of its weights
+        return peergraph_pyg.accelerate(model)
+
+    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        batch = batch.to(device)
+        out = model(batch)
+        source_type, _, target_type = relation
+        if mode == "binary":
+            ends = list(batch[relation].edge_label_index)
+            targets = batch[relation].edge_label
+        else:
+            source = batch[source_type].src_index
+            negative = batch[target_type].dst_neg_index
+            destinations = torch.cat([batch[target_type].dst_pos_index[:, None], negative], 1)
+            ends = [source[:, None].expand_as(destinations).flatten(), destinations.flatten()]
+            targets = (torch.arange(3, device=device) == 0).float().repeat(BATCH)[: len(ends[0])]
+        scores = (out[source_type][ends[0]] * out[target_type][ends[1]]).sum(1)
+        types = (source_type, target_type)
+        ids = torch.stack([batch[t].n_id[e] for t, e in zip(types, ends, strict=True)])
+        return F.binary_cross_entropy_with_logits(scores, targets), ids
+
+    model = make()
+    torch.manual_seed(9)
+    expected = loop(loader, model, loss)
+    model = make()
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    torch.manual_seed(9)
+    assert_same(captured(training), expected)
+    assert training.num_eager == 2
+    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
