@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "aggregate/activation.h"
-#include "common/bit_group.cuh"
+#include "aggregate/bit_group.cuh"
 #include "common/cuda_check.cuh"
 
 namespace peergraph {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/bit_group.h"
 #include "common/element.h"
 #include "common/exact.h"
 #include "common/host_device.h"
@@ -13,6 +12,14 @@
 #include "common/philox.h"
 
 namespace peergraph {
+
+/// The number of elements in a byte of a bitmask; the first element has the lowest bit.
+constexpr int kElementsOfByte = 8;
+
+/// The bytes for `elements` elements.
+constexpr int64_t mask_bytes(int64_t elements) {
+  return (elements + kElementsOfByte - 1) / kElementsOfByte;
+}
 
 /// An element is dropped if its 16 random bits are below a threshold in 0 .. 2^16.
 constexpr uint32_t kRandomRange = 1u << 16;

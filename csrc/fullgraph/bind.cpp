@@ -8,7 +8,6 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
-#include "fullgraph/relu_bitmask.h"
 #include "fullgraph/row_random.h"
 
 namespace py = pybind11;
@@ -55,29 +54,6 @@ void bind_dropout_rows(uint64_t seed, const std::optional<TensorRef>& device_see
                dropout_rows_cuda(op, launch));
 }
 
-BitmaskOp make_bitmask_op(const TensorRef& x, const TensorRef& bits, const TensorRef& out) {
-  const BitmaskOp op{x.dtype("x"), x.num_elements(), x.data, static_cast<uint8_t*>(bits.data),
-                     out.data};
-  PG_CHECK_ARG(out.num_elements() == op.num_elements && out.dtype("out") == op.dtype,
-               "out must be as x");
-  bits.byte_values("bits", op.num_bytes());
-  return op;
-}
-
-void bind_relu_bitmask(const TensorRef& x, const TensorRef& bits, const TensorRef& out,
-                       const Launch& launch) {
-  const BitmaskOp op = make_bitmask_op(x, bits, out);
-  PG_ON_DEVICE(launch.device, relu_bitmask_cpu(op, launch.num_threads),
-               relu_bitmask_cuda(op, launch));
-}
-
-void bind_apply_bitmask(const TensorRef& x, const TensorRef& bits, const TensorRef& out,
-                        const Launch& launch) {
-  const BitmaskOp op = make_bitmask_op(x, bits, out);
-  PG_ON_DEVICE(launch.device, apply_bitmask_cpu(op, launch.num_threads),
-               apply_bitmask_cuda(op, launch));
-}
-
 }  // namespace
 
 void register_fullgraph(py::module_& m) {
@@ -91,10 +67,6 @@ void register_fullgraph(py::module_& m) {
   m.def("dropout_rows", &bind_dropout_rows, py::kw_only(), py::arg("seed"), py::arg("device_seed"),
         py::arg("row_ids"), py::arg("p"), py::arg("scale"), py::arg("x"), py::arg("out"),
         py::arg("launch"), ReleaseGil());
-  m.def("relu_bitmask", &bind_relu_bitmask, py::kw_only(), py::arg("x"), py::arg("bits"),
-        py::arg("out"), py::arg("launch"), ReleaseGil());
-  m.def("apply_bitmask", &bind_apply_bitmask, py::kw_only(), py::arg("x"), py::arg("bits"),
-        py::arg("out"), py::arg("launch"), ReleaseGil());
 }
 
 }  // namespace peergraph

@@ -36,7 +36,7 @@ def dropouts(device: torch.device) -> Iterator[Tensor]:
             yield keep_rows(0.4, 3, ids, columns, dtype)
 
 
-@case("bitmask")
+@case("activate", "activate_backward")
 def relus(device: torch.device) -> Iterator[Tensor]:
     """Counts of elements that fill the last byte of the bits and that do not; zeros and NaN."""
     for dtype in DTYPES:

@@ -282,16 +282,6 @@ def activate_backward(t: Tensors) -> None:
                          partial=t["partial"], launch=LAUNCH)  # fmt: skip
 
 
-@case(x=reals(4, 9), bits=bits(5), out=reals(4, 9))
-def relu_bitmask(t: Tensors) -> None:
-    _C.relu_bitmask(x=t["x"], bits=t["bits"], out=t["out"], launch=LAUNCH)
-
-
-@case(x=reals(4, 9), bits=bits(5), out=reals(4, 9))
-def apply_bitmask(t: Tensors) -> None:
-    _C.apply_bitmask(x=t["x"], bits=t["bits"], out=t["out"], launch=LAUNCH)
-
-
 @case("out", device_seed=ints(1), row_ids=ints(3, 4, 5), out=reals(3, 5))
 def fill_random(t: Tensors) -> None:
     _C.fill_random(seed=0, device_seed=t["device_seed"], row_ids=t["row_ids"],

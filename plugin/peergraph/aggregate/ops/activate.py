@@ -132,16 +132,26 @@ class _Activate(Function):
             of_bias = zeros.sum(0).to(ctx.bias_dtype) if needs_bias else None
             return zeros if needs_x else None, of_bias, None, None, None
         if torch.is_grad_enabled():
-            again: Tensor = _Masked.apply(grad, bits, empty, ctx.dropout)
+            again = masked_gradient(grad, bits, empty, ctx.dropout)
             return again, again.sum(0) if needs_bias else None, None, None, None
         of_x, of_bias = gradient_of_activation(grad, bits, ctx.dropout, needs_bias)
         of_bias = None if of_bias is None else of_bias.to(ctx.bias_dtype)
         return of_x if needs_x else None, of_bias, None, None, None
 
 
-class _Masked(Function):
-    """The gradient of `x`, as a function of the gradient of the result."""
+def masked_gradient(grad: Tensor, bits: Tensor, empty: Tensor | None, dropout: float) -> Tensor:
+    """Returns the gradient of `x` in :func:`gradient_of_activation`. Differentiable.
 
+    Args:
+        grad: [rows, columns] of the result.
+        bits, dropout: of the activation.
+        empty: through which the gradient depends on `x`, by zeros; None without ReLU.
+    """
+    result: Tensor = _Masked.apply(grad, bits, empty, dropout)
+    return result
+
+
+class _Masked(Function):
     @staticmethod
     def forward(
         ctx: Any, grad: Tensor, bits: Tensor, empty: Tensor | None, dropout: float
@@ -153,5 +163,5 @@ class _Masked(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         bits, empty = ctx.saved_tensors
-        result: Tensor = _Masked.apply(grad, bits, empty, ctx.dropout)
+        result = masked_gradient(grad, bits, empty, ctx.dropout)
         return result, None, None if empty is None else torch.zeros_like(empty), None

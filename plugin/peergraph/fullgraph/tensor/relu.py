@@ -12,23 +12,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import peergraph._C as _C
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.kernels.torch_operator import kernel
+from peergraph.aggregate.ops.activate import (
+    activation_of,
+    gradient_of_activation,
+    masked_gradient,
+)
 from peergraph.autograd import Function
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
-from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
-from peergraph.memory.device.launching import launch_on
 
 _ELEMENTS_OF_BYTE = 8
 
 
+def _matrix(x: Tensor) -> Tensor:
+    """Contiguous `x` as a matrix, with whole bytes of bits in each row where possible."""
+    if x.ndim == 2 and x.shape[1] % _ELEMENTS_OF_BYTE == 0:
+        return x
+    if x.numel() % _ELEMENTS_OF_BYTE == 0:
+        return x.view(-1, _ELEMENTS_OF_BYTE)
+    return x.view(-1, x.shape[-1] if x.ndim > 1 else 1)
+
+
 def _empty_relu(x: Tensor) -> tuple[Tensor, Tensor]:
-    count = -(-x.numel() // _ELEMENTS_OF_BYTE)
-    return torch.empty_like(x), torch.empty(count, dtype=torch.uint8, device=x.device)
+    rows, columns = _matrix(x).shape
+    width = -(-columns // _ELEMENTS_OF_BYTE)
+    return torch.empty_like(x), torch.empty(rows, width, dtype=torch.uint8, device=x.device)
 
 
 @kernel(_empty_relu)
@@ -36,11 +49,12 @@ def relu_bitmask(x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the ReLU of contiguous `x`, and the bits of elements that pass gradients.
 
     Returns:
-        As `x`, and [elements / 8, rounded up] uint8: the first element has the lowest bit.
+        As `x`, and uint8, with a row of whole bytes for each row of a matrix of these elements: the
+        first element has the lowest bit.
     """
-    out, bits = _empty_relu(x)
-    _C.relu_bitmask(x=x, bits=bits, out=out, launch=launch_on(x.device))
-    return out, bits
+    out, bits = activation_of(_matrix(x), None, True, 0.0, None)
+    assert bits is not None
+    return out.view(x.shape), bits
 
 
 def _empty_masked(x: Tensor) -> Tensor:
@@ -50,9 +64,7 @@ def _empty_masked(x: Tensor) -> Tensor:
 @kernel(_empty_masked)
 def apply_bitmask(x: Tensor, bits: Tensor) -> Tensor:
     """Returns contiguous `x` with 0 where the bit of :func:`relu_bitmask` is 0."""
-    out = _empty_masked(x)
-    _C.apply_bitmask(x=x, bits=bits, out=out, launch=launch_on(x.device))
-    return out
+    return gradient_of_activation(_matrix(x), bits, 0.0, False)[0].view(x.shape)
 
 
 @function_rule(F.relu, torch.relu, Tensor.relu)
@@ -98,33 +110,14 @@ class Relu(Function):
         if grad is None:
             zeros = empty.new_zeros(ctx.shape)
             return zeros if ctx.place is None else wrap(zeros, *ctx.place)
-        rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
+        place = ctx.place
+        rows = grad if place is None else take_rows(grad, *place)
         if not torch.is_grad_enabled():
-            return _masked(rows, bits)
-        result: Tensor = _Masked.apply(rows, bits, empty)
-        return result
-
-
-class _Masked(Function):
-    """Rows with 0 where a bit is 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bits: Tensor, empty: Tensor) -> Tensor:
-        ctx.save_for_backward(bits, empty)
-        ctx.place = _place(x)
-        return _masked(x, bits)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
-        bits, empty = ctx.saved_tensors
-        rows = grad if ctx.place is None else take_rows(grad, *ctx.place)
-        result: Tensor = _Masked.apply(rows, bits, empty)
-        return result, None, torch.zeros_like(empty)
-
-
-def _masked(x: Tensor, bits: Tensor) -> Tensor:
-    out, place = apply_bitmask(_rows(x).contiguous(), bits), _place(x)
-    return out if place is None else wrap(out, *place)
+            out = apply_bitmask(_rows(rows).contiguous(), bits)
+            return out if place is None else wrap(out, *place)
+        local = rows.to_local() if isinstance(rows, PartitionedTensor) else rows
+        masked = masked_gradient(_matrix(local.contiguous()), bits, empty, 0.0).view(ctx.shape)
+        return masked if place is None else from_local(masked, *place)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 // The elements of one byte of a bitmask, as a GPU reads and writes them.
 #pragma once
 
-#include "common/bit_group.h"
+#include "aggregate/activation.h"
 
 namespace peergraph {
 
