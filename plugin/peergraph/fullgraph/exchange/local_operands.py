@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from peergraph.aggregate.ops.gradient_checks import unbatched
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.halo import Halo, add_to_owners
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.ranks import Ranks
 
@@ -124,33 +126,25 @@ def enter_replicas(
     return entered
 
 
-class SumOverRanks(Function):
-    """The sum of each rank's plain tensor, equal on all ranks."""
+def sum_over_ranks(tensor: Tensor, group: Ranks) -> Tensor:
+    """Returns the sum of each rank's plain tensor, equal on all ranks. Differentiable; collective.
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Ranks) -> Tensor:
-        ctx.group = group
-        return sum_of_ranks(tensor.detach().clone(), group)
-
-    @staticmethod
-    @unbatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # Each rank computes with it on its own rows.
-        return (Replicated.apply(grad, ctx.group) if grad.requires_grad else grad), None
+    Each rank computes with the gradient on its own rows.
+    """
+    return linear(tensor, partial(_sum, group=group), _same)
 
 
-class Replicated(Function):
-    """Identity with a gradient that is added up over the ranks."""
+def replica(tensor: Tensor, group: Ranks) -> Tensor:
+    """Returns the tensor; its gradient is added up over the ranks."""
+    return linear(tensor, _same, partial(_sum, group=group))
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: Ranks) -> Tensor:
-        ctx.group = group
-        return tensor.view_as(tensor)
 
-    @staticmethod
-    @unbatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return SumOverRanks.apply(grad, ctx.group), None
+def _sum(tensor: Tensor, group: Ranks) -> Tensor:
+    return sum_of_ranks(tensor.detach().clone(), group)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def sums_of_gradients(
@@ -183,7 +177,7 @@ def sums_of_gradients(
             if grad is None:
                 is_there[number].zero_()
             parts.append(tensor.new_zeros(tensor.numel()) if grad is None else grad.reshape(-1))
-        total: Tensor = SumOverRanks.apply(torch.cat([*parts, is_there]), group)
+        total = sum_over_ranks(torch.cat([*parts, is_there]), group)
         sums = split_rows(total, [*(part.numel() for part in parts), len(same)])
         counts = _counts(sums[-1], any(grads[place] is None for place, _ in same))
         for (place, tensor), part, count in zip(same, sums, counts, strict=False):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.autograd import Function
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.random.rows import Rows, random_op
 from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
@@ -22,24 +22,6 @@ aten = torch.ops.aten
 _ALPHA = 1.7580993408473766  # of SELU: its scale times its alpha
 
 
-class _Dropout(Function):
-    """Dropout of the rows of a partitioned or a plain tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: Seed, ids: Tensor | None) -> Tensor:
-        ctx.arguments = p, seed, ids
-        ctx.row_layout = (
-            (x.row_layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
-        )
-        return _dropped(x, p, seed, ids)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        if ctx.row_layout is not None:
-            grad = take_rows(grad, *ctx.row_layout)
-        return drop_rows(grad, *ctx.arguments), None, None, None
-
-
 def drop_rows(x: Tensor, p: float, seed: Seed, ids: Tensor | None = None) -> Tensor:
     """Returns rows with elements dropped out. Differentiable.
 
@@ -49,15 +31,13 @@ def drop_rows(x: Tensor, p: float, seed: Seed, ids: Tensor | None = None) -> Ten
         seed: of the mask.
         ids: [rows] of a plain tensor, the user's; None: 0, 1, 2 and so on.
     """
-    if not torch.is_grad_enabled():
-        return _dropped(x, p, seed, ids)
-    result: Tensor = _Dropout.apply(x, p, seed, ids)
-    return result
+    place = (x.row_layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
 
+    def drop(rows: Tensor) -> Tensor:
+        keyed = Rows(rows if place is None else take_rows(rows, *place), ids)
+        return keyed.wrap(keyed.dropout(p, seed))
 
-def _dropped(x: Tensor, p: float, seed: Seed, ids: Tensor | None) -> Tensor:
-    rows = Rows(x, ids)
-    return rows.wrap(rows.dropout(p, seed))
+    return linear(x, drop, drop) if torch.is_grad_enabled() else drop(x)
 
 
 @function_rule(F.dropout)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.local_operands import Replicated, enter_replicas
+from peergraph.fullgraph.exchange.local_operands import enter_replicas, replica
 from peergraph.fullgraph.exchange.replicas import Replicas
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -71,8 +73,8 @@ def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> Partit
             f"full must have all {layout.size} rows along dimension {dim}, "
             f"got shape {tuple(full.shape)}"
         )
-    result: PartitionedTensor = Distribute.apply(full, layout, dim)
-    return result
+    own_rows = partial(_own_rows, layout=layout, dim=dim)
+    return linear(full, own_rows, partial(_all_rows, device=full.device))  # type: ignore[return-value]
 
 
 def like(x: PartitionedTensor, full: Tensor) -> PartitionedTensor:
@@ -90,8 +92,7 @@ def replicated(tensor: Tensor, group: Ranks) -> Tensor:
     check_parameters((tensor,), group)
     if group.world_size == 1 or not (tensor.requires_grad and torch.is_grad_enabled()):
         return tensor
-    result: Tensor = Replicated.apply(tensor, group)
-    return result
+    return replica(tensor, group)
 
 
 def replicated_together(group: Ranks, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -137,33 +138,28 @@ class FromLocal(Function):
         return take_rows(grad, ctx.row_layout, ctx.dim).to_local(), None, None
 
 
-class FullTensor(Function):
-    """All rows in the user's order."""
+@method("full_tensor")
+def full_tensor(x: PartitionedTensor) -> Tensor:
+    """Returns all rows in the user's order. Differentiable; collective."""
+    layout, dim = x.row_layout, x.partitioned_dim
 
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor) -> Tensor:
-        ctx.row_layout, ctx.dim = x.row_layout, x.partitioned_dim
-        return gather_rows(x._local, x.row_layout, x.partitioned_dim)
+    def gather(rows: Tensor) -> Tensor:
+        return gather_rows(take_rows(rows, layout, dim)._local, layout, dim)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return distribute(grad, ctx.row_layout, ctx.dim)
+    return linear(x, gather, partial(_own_rows, layout=layout, dim=dim))
 
 
-class Distribute(Function):
-    """The local rows of a plain tensor that all ranks hold."""
+def _own_rows(full: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+    """Returns the local rows of a plain tensor that all ranks hold."""
+    positions = layout.positions.to(full.device)
+    local = full.detach().index_select(dim, positions).to(layout.group.device)
+    return wrap(local, layout, dim)
 
-    @staticmethod
-    def forward(ctx: Any, full: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
-        positions = layout.positions.to(full.device)
-        local = full.detach().index_select(dim, positions).to(layout.group.device)
-        ctx.device = full.device
-        return wrap(local, layout, dim)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        full = grad.full_tensor() if isinstance(grad, PartitionedTensor) else grad
-        return full.to(ctx.device), None, None
+def _all_rows(rows: Tensor, device: torch.device) -> Tensor:
+    """Returns the plain tensor of which :func:`_own_rows` takes local rows."""
+    full = rows.full_tensor() if isinstance(rows, PartitionedTensor) else rows
+    return full.to(device)
 
 
 def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
@@ -187,23 +183,15 @@ def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
 
 def redistribute(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns `x` with its rows in another layout of as many rows. Differentiable; collective."""
-    result: PartitionedTensor = Redistribute.apply(x, layout)
-    return result
+    dim = x.partitioned_dim
+    moved = partial(_moved, layout=layout, dim=dim)
+    return linear(x, moved, partial(_moved, layout=x.row_layout, dim=dim))  # type: ignore[return-value]
 
 
-class Redistribute(Function):
-    """The same rows in another layout."""
-
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
-        ctx.row_layout = x.row_layout
-        dim = x.partitioned_dim
-        return wrap(rows_in_layout("gradient", x._local, dim, x.row_layout, layout), layout, dim)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        dim = grad.partitioned_dim if isinstance(grad, PartitionedTensor) else 0
-        return take_rows(grad, ctx.row_layout, dim), None
+def _moved(x: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+    if not isinstance(x, PartitionedTensor):
+        return _own_rows(x, layout, dim)
+    return wrap(rows_in_layout("gradient", x._local, dim, x.row_layout, layout), layout, dim)
 
 
 def _check_dim(dim: int, dims: int) -> int:
@@ -213,7 +201,6 @@ def _check_dim(dim: int, dims: int) -> int:
 
 
 METHODS["to_local"] = ToLocal.apply
-METHODS["full_tensor"] = FullTensor.apply
 
 
 @method(PlainRowsError.again)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from peergraph.fullgraph.exchange.local_operands import SumOverRanks
+from peergraph.fullgraph.exchange import local_operands
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import (
     distribute,
@@ -34,8 +34,7 @@ def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
     if like.row_layout.group.world_size == 1:
         return local
-    result: Tensor = SumOverRanks.apply(local, like.row_layout.group)
-    return result
+    return local_operands.sum_over_ranks(local, like.row_layout.group)
 
 
 def _register_elementwise(loss: Callable[..., Tensor]) -> None:

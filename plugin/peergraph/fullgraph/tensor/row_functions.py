@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from peergraph.autograd import Function
-from peergraph.fullgraph.exchange.route import RowRequests
+from peergraph.fullgraph.exchange.route import RowRequests, linear
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
-class TakeRows(Function):
-    """The rows of a selection."""
+def take_selected(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns the rows of a selection from the layout of `x`. Differentiable."""
+    dim = x.partitioned_dim
+    assert layout.parent is not None
+    parent = layout.parent
 
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
-        ctx.row_layout, ctx.dim = layout, x.partitioned_dim
-        return selected_rows(x, layout)
+    def select(rows: Tensor) -> PartitionedTensor:
+        return selected_rows(take_rows(rows, parent, dim), layout)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        rows = take_rows(grad, ctx.row_layout, ctx.dim)
-        if not torch.is_grad_enabled():
-            return _with_zeros(rows), None
-        return AddRows.apply(rows), None
+    def put_back(rows: Tensor) -> PartitionedTensor:
+        return _with_zeros(take_rows(rows, layout, dim))
 
-
-class AddRows(Function):
-    """Zeros in the layout of which rows were selected, with the selected rows added."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: PartitionedTensor) -> PartitionedTensor:
-        ctx.row_layout, ctx.dim = rows.row_layout, rows.partitioned_dim
-        return _with_zeros(rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        parent = ctx.row_layout.parent
-        grad = take_rows(grad, parent, ctx.dim)
-        result: Tensor = TakeRows.apply(grad, ctx.row_layout)
-        return result
+    return linear(x, select, put_back)  # type: ignore[return-value]
 
 
 def selected_rows(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
@@ -87,35 +69,21 @@ class NamedRows(NamedTuple):
         requests = RowRequests.of(rows, ids._local)
         return cls(requests, rows, ids.row_layout, ids._local.shape)
 
+    def fetch(self, x: Tensor) -> PartitionedTensor:
+        """Returns the rows of `x` that the ids name. Collective; differentiable."""
+        return linear(x, self._fetch, self._add)  # type: ignore[return-value]
 
-class FetchRows(Function):
-    """The rows that partitioned ids name."""
+    def add(self, rows: Tensor) -> PartitionedTensor:
+        """Returns zeros with rows added at the ids. Collective; differentiable."""
+        return linear(rows, self._add, self._fetch)  # type: ignore[return-value]
 
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, named: NamedRows) -> PartitionedTensor:
-        ctx.named = named
-        rows = named.requests.fetch(x._local)
-        return wrap(rows.view(*named.shape, *rows.shape[1:]), named.row_layout, 0)
+    def _fetch(self, x: Tensor) -> PartitionedTensor:
+        rows = self.requests.fetch(take_rows(x, self.rows, 0)._local)
+        return wrap(rows.view(*self.shape, *rows.shape[1:]), self.row_layout, 0)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = take_rows(grad, ctx.named.row_layout, 0)
-        return SendRows.apply(grad, ctx.named), None
-
-
-class SendRows(Function):
-    """Zeros with rows added at the ids that partitioned ids name."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: PartitionedTensor, named: NamedRows) -> PartitionedTensor:
-        ctx.named = named
-        local = rows._local
-        features = local.shape[len(named.shape) :]
-        result = local.new_zeros((named.rows.local_count, *features))
-        named.requests.add(local.reshape(named.shape.numel(), *features), result)
-        return wrap(result, named.rows, 0)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = take_rows(grad, ctx.named.rows, 0)
-        return FetchRows.apply(grad, ctx.named), None
+    def _add(self, rows: Tensor) -> PartitionedTensor:
+        local = take_rows(rows, self.row_layout, 0)._local
+        features = local.shape[len(self.shape) :]
+        result = local.new_zeros((self.rows.local_count, *features))
+        self.requests.add(local.reshape(self.shape.numel(), *features), result)
+        return wrap(result, self.rows, 0)

@@ -21,7 +21,7 @@ from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.losses import sum_over_ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import RULES, function_rule, rule
-from peergraph.fullgraph.tensor.row_functions import NamedRows, SendRows
+from peergraph.fullgraph.tensor.row_functions import NamedRows
 from peergraph.fullgraph.tensor.selection import fetch, select_rows
 
 aten = torch.ops.aten
@@ -255,9 +255,7 @@ def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
     if not isinstance(ids, PartitionedTensor):
         assert isinstance(src, PartitionedTensor)
         ids = distribute(ids, src.row_layout)
-    named = NamedRows.of(like.row_layout, ids)
-    result: Tensor = SendRows.apply(src, named)
-    return result
+    return NamedRows.of(like.row_layout, ids).add(src)
 
 
 @function_rule(F.embedding)

@@ -19,7 +19,7 @@ from peergraph.fullgraph.tensor.index import first_place, parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, run_as_is
 from peergraph.fullgraph.tensor.registry import METHODS, function_rule
 from peergraph.fullgraph.tensor.row_copies import as_view
-from peergraph.fullgraph.tensor.row_functions import FetchRows, NamedRows, TakeRows, selected_rows
+from peergraph.fullgraph.tensor.row_functions import NamedRows, selected_rows, take_selected
 from peergraph.fullgraph.tensor.row_tensor import row_of
 from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view, view_without_gradients
 
@@ -315,8 +315,7 @@ def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
         return x.view(x.shape)  # type: ignore[return-value]
     if not (x.requires_grad and torch.is_grad_enabled()):
         return selected_rows(x, layout)
-    result: PartitionedTensor = TakeRows.apply(x, layout)
-    return result
+    return take_selected(x, layout)
 
 
 def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
@@ -330,8 +329,7 @@ def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
         not_implemented("indexing", "rows are not the first dimension")
     if x.is_offloaded:
         METHODS["refuse offloaded"]("indexing", "rows are selected by partitioned ids")
-    result: PartitionedTensor = FetchRows.apply(x, NamedRows.of(x.row_layout, ids))
-    return result
+    return NamedRows.of(x.row_layout, ids).fetch(x)
 
 
 def in_layout(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor | None:
