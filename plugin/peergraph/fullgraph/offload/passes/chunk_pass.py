@@ -153,7 +153,7 @@ class ChunkPass:
                 progress.step()
 
     def _chunks(self) -> Iterator[PassChunk]:
-        windows = [window for window in self._loading_windows() if window.loads]
+        windows = [window for window in self._loading_windows() if not window.in_place]
         loads_block = any(window.store.waits_on_host for window in windows)
         queue = copy_queue(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):

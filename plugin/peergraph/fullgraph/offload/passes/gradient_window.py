@@ -40,7 +40,7 @@ class GradientWindow(BufferedRows):
         self._queue = queue
         self._in_flight = InFlight()
         self._flushed: list[Mark] = []
-        if transfers.continues_sums and not self._in_place:
+        if transfers.continues_sums and not self.in_place:
             self._write_zeros(transfers.untouched)
         else:
             store.zero_()
@@ -50,7 +50,7 @@ class GradientWindow(BufferedRows):
 
         Follows :meth:`flush` of the batch before the last.
         """
-        if self._in_place:
+        if self.in_place:
             return
         batch = self.transfers.batches[number]
         buffer, num_reused = self._buffers[number % 2], len(batch.reused)
@@ -67,7 +67,7 @@ class GradientWindow(BufferedRows):
         Follows :meth:`flush` of the batch before, and comes before :meth:`load` of the next one.
         """
         positions = self.transfers.batches[number].reused
-        if len(positions) and not self._in_place:
+        if len(positions) and not self.in_place:
             before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
             torch.index_select(before, 0, positions, out=buffer[: len(positions)])
 
@@ -76,7 +76,7 @@ class GradientWindow(BufferedRows):
 
         Follows :meth:`load` and :meth:`keep` of the batch.
         """
-        if self._in_place:
+        if self.in_place:
             # The rows are distinct, so the sums have one order.
             window = self.transfers.rows(number)
             self.store.memory.index_add_(0, window, rows.to(self.store.dtype))
@@ -85,7 +85,7 @@ class GradientWindow(BufferedRows):
 
     def flush(self, number: int) -> None:
         """Sends the rows that leave the window to their owners. Collective. Follows :meth:`add`."""
-        if self._in_place:
+        if self.in_place:
             return
         batch, transfers = self.transfers.batches[number], self.transfers
         buffer = self._buffers[number % 2]

@@ -27,13 +27,9 @@ class BufferedRows:
         self, store: RowStore, most_rows: int, *, in_place: bool, dtype: torch.dtype | None = None
     ) -> None:
         self.store = store
-        self._in_place = in_place
+        self.in_place = in_place
+        """Whether rows are read where they are; otherwise they are copied for each batch."""
         self._buffers = [store.empty(most_rows, dtype) for _ in range(0 if in_place else 2)]
-
-    @property
-    def loads(self) -> bool:
-        """Whether rows are copied for each batch; otherwise they are read in place."""
-        return not self._in_place
 
     def has_memory_of(self, rows: Tensor) -> bool:
         """Whether a tensor lies in one of the buffers."""
@@ -55,14 +51,14 @@ class RowWindow(BufferedRows):
 
     def load(self, batch: int, chunk: int) -> None:
         """Reads the rows of a chunk, which is number `batch` of the pass."""
-        if self.loads:
+        if not self.in_place:
             start, stop = self.chunks.range(chunk)
             self.store.read(start, stop, self._buffers[batch % 2][: stop - start])
 
     def rows(self, batch: int, chunk: int) -> Tensor:
         """Returns the rows of a chunk, which :meth:`load` has read."""
         start, stop = self.chunks.range(chunk)
-        if self._in_place:
+        if self.in_place:
             return self.store.read(start, stop)
         return self._buffers[batch % 2][: stop - start]
 
@@ -83,7 +79,7 @@ class SourceWindow(BufferedRows):
 
     def load(self, number: int) -> None:
         """Loads this rank's rows of a batch that the batch before has not."""
-        if self._in_place:
+        if self.in_place:
             return
         batch = self.transfers.batches[number]
         first = len(batch.reused)
@@ -95,7 +91,7 @@ class SourceWindow(BufferedRows):
 
         Follows :meth:`load` of the batch, and :meth:`assemble` of the one before.
         """
-        if self._in_place:
+        if self.in_place:
             return
         batch = self.transfers.batches[number]
         before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
@@ -111,7 +107,7 @@ class SourceWindow(BufferedRows):
 
     def rows(self, number: int) -> Tensor:
         """Returns the window of a batch, [window rows, *features]."""
-        if self._in_place:
+        if self.in_place:
             return self.store.gather(self.transfers.rows(number))
         return self._buffers[number % 2][: self.transfers.batches[number].num_rows]
 
