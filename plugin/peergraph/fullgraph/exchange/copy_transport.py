@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from peergraph.errors import PeerLostError
-from peergraph.fullgraph.exchange.exchange_queue import Queue, QueuedExchange, Work, make_queue
+from peergraph.fullgraph.exchange.exchange_queue import Queue, Work, make_queue
 from peergraph.fullgraph.exchange.flags import ARRIVED, TAKEN, FlaggedMemory, FlagWaits
 from peergraph.fullgraph.exchange.transport import (
     TRANSPORTS,
@@ -87,9 +87,8 @@ class StageSlots:
                 self._sending.run(send)
         for source in sources:
             self._receiving.run(self._receive(source))
-        marks = [self._sending.mark(), self._receiving.mark()]
-        tensors = (*inputs.values(), *outputs.values(), *selected.values())
-        return QueuedExchange(marks, self._waits.check, tensors)
+        waits = [self._sending.mark(), self._receiving.mark(), self._waits.check]
+        return Pending(waits, (*inputs.values(), *outputs.values(), *selected.values()))
 
     def close(self) -> None:
         """Frees the memory, once all ranks have done what was queued. Collective."""
@@ -239,8 +238,8 @@ class _Buffers:
                     self.sending.run(self._send(reader, out_chunk))
                 if in_chunk is not None:
                     self.receiving.run(self._receive(source, in_chunk))
-        marks = [self.sending.mark(), self.receiving.mark()]
-        return QueuedExchange(marks, self.waits.check, (*inputs.values(), *outputs.values()))
+        waits = [self.sending.mark(), self.receiving.mark(), self.waits.check]
+        return Pending(waits, (*inputs.values(), *outputs.values()))
 
     def _chunks(self, tensor: Tensor | None) -> Sequence[Tensor]:
         if tensor is None or tensor.numel() == 0:

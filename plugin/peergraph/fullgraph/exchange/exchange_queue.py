@@ -4,45 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
+from peergraph.fullgraph.exchange.transport import Wait
 from peergraph.memory.device.launching import Launch, launch_on
-from peergraph.profiling import EXCHANGE, profiled
 
-Work = Callable[[Launch], None]
+Work = Callable[[Launch], object]
 
 
 def make_queue(device: torch.device) -> Queue:
     """Returns a new queue of a device."""
     return StreamQueue(device) if device.type == "cuda" else ThreadQueue(device)
-
-
-class QueuedExchange:
-    """An exchange that has been queued, and the tensors that it uses."""
-
-    def __init__(
-        self, marks: list[Mark], check: Callable[[], None], tensors: tuple[Tensor, ...]
-    ) -> None:
-        self._marks = marks
-        self._check = check
-        self._tensors = tensors
-
-    @profiled(EXCHANGE)
-    def wait(self) -> None:
-        """Waits for the exchange; raises PeerLostError where it is known to have been given up."""
-        for mark in self._marks:
-            mark.wait()
-        self._marks, self._tensors = [], ()
-        self._check()
-
-
-class Mark(Protocol):
-    """The end of what was queued before."""
-
-    def wait(self) -> object: ...
 
 
 class Queue(Protocol):
@@ -53,13 +28,15 @@ class Queue(Protocol):
 
     def run(self, work: Work) -> None: ...
 
-    def mark(self) -> Mark: ...
+    def mark(self) -> Wait:
+        """Returns a function that waits for the end of what was queued before."""
 
 
 class StreamQueue:
     """A stream of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
+        self.device = device
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._launch = launch_on(device, self._stream)
         self._before: torch.cuda.Stream | None = None
@@ -71,13 +48,16 @@ class StreamQueue:
         self._stream.wait_stream(current)
         self._before = current
 
+    def begin_after(self, event: torch.cuda.Event) -> None:
+        """Lets later work wait for an event."""
+        self._stream.wait_event(event)
+
     def run(self, work: Work) -> None:
         with torch.cuda.stream(self._stream):
             work(self._launch)
 
-    def mark(self) -> Mark:
-        mark: Mark = self._stream.record_event()
-        return mark
+    def mark(self) -> Wait:
+        return partial(_wait_for, self._stream.record_event())
 
 
 class ThreadQueue:
@@ -102,14 +82,10 @@ class ThreadQueue:
 
         self._last = self._thread.submit(run_after)
 
-    def mark(self) -> Mark:
-        return _Submitted(self._last)
+    def mark(self) -> Wait:
+        return (lambda: None) if self._last is None else self._last.result
 
 
-class _Submitted:
-    def __init__(self, last: Future[None] | None) -> None:
-        self._last = last
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
+def _wait_for(event: torch.cuda.Event) -> None:
+    """Lets later work of the current stream of the event's device wait for the event."""
+    event.wait(torch.cuda.current_stream(event.device))

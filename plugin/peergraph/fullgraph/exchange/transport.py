@@ -32,12 +32,30 @@ _REDUCE_OPS = {
 _HALF = (torch.float16, torch.bfloat16)
 
 
-class Pending(Protocol):
-    """An exchange that has been started."""
+Wait = Callable[[], object]
+"""Waits for what was started: on a GPU makes the current stream wait, else this thread."""
 
+
+class Pending:
+    """An exchange that has been started.
+
+    Args:
+        waits: for its parts, called in their order.
+        tensors: that it uses.
+    """
+
+    def __init__(self, waits: Sequence[Wait], tensors: Sequence[Tensor]) -> None:
+        self._waits, self._tensors = waits, tensors
+
+    @profiled(EXCHANGE)
     def wait(self) -> None:
-        """Waits for the exchange: on a GPU makes the current stream wait, else this thread."""
-        ...
+        """Waits for the exchange: on a GPU makes the current stream wait, else this thread.
+
+        Raises PeerLostError where it is known to have been given up.
+        """
+        for wait in self._waits:
+            wait()
+        self._waits, self._tensors = (), ()
 
 
 class Reductions(Protocol):
@@ -183,7 +201,7 @@ class Transport:
             ValueError: slots, or selected rows, where there are no slots.
         """
         refuse_slots(slots, selected)
-        return _Works(lambda work: None, [], ())
+        return Pending((), ())
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """Overwrites `tensor`, which is contiguous, with that of rank `src`."""
@@ -297,7 +315,8 @@ class DistributedTransport(Transport):
         if calls:
             with _naming_the_lost(self.group):
                 works = dist.batch_isend_irecv(calls)
-        return _Works(self._wait, works, (*inputs.values(), *outputs.values()))
+        waits = [partial(self._wait, work) for work in works]
+        return Pending(waits, (*inputs.values(), *outputs.values()))
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """See :meth:`Transport.broadcast`."""
@@ -337,27 +356,6 @@ def refuse_slots(slots: Mapping[int, int] | None, selected: Mapping[int, Tensor]
     for name, argument in (("slots", slots), ("selected", selected)):
         if argument is not None:
             raise ValueError(f"{name} is for transports with slots: reserve() returned none")
-
-
-class _Works:
-    """Calls of torch.distributed that run, and the tensors that they use."""
-
-    def __init__(
-        self,
-        wait: Callable[[dist.Work], None],
-        works: list[dist.Work],
-        tensors: tuple[Tensor, ...],
-    ) -> None:
-        self._wait = wait
-        self._works = works
-        self._tensors = tensors
-
-    @profiled(EXCHANGE)
-    def wait(self) -> None:
-        """Waits for all calls."""
-        for work in self._works:
-            self._wait(work)
-        self._works, self._tensors = [], ()
 
 
 @contextmanager

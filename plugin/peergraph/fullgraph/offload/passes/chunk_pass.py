@@ -239,8 +239,8 @@ class ChunkPass:
         if store.in_place:
             store.write(start, rows)
             return
-        mark = self._queue("write", store).start(lambda: store.write(start, rows))
-        self._written.add(mark, rows)
+        wait = self._queue("write", store).start(lambda: store.write(start, rows))
+        self._written.add(wait, rows)
 
     def _count(self, batch: int) -> None:
         start, stop = self.chunks.range(self._order[batch])

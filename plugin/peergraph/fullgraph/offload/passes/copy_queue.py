@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Protocol
 
 import torch
 
+from peergraph.fullgraph.exchange.exchange_queue import StreamQueue
+from peergraph.fullgraph.exchange.transport import Wait
+
 Work = Callable[[], object]
 _IN_FLIGHT = 2  # copies whose memory is still in use
-
-
-class Mark(Protocol):
-    """The end of work that was started."""
-
-    def wait(self) -> None:
-        """Lets later work of the current stream wait for the work's end."""
-        ...
 
 
 class CopyQueue(Protocol):
     """Runs one work after the other, beside the current stream where there is one."""
 
-    def start(self, work: Work) -> Mark:
-        """Starts work that may use what the current stream has done by now."""
+    def start(self, work: Work) -> Wait:
+        """Starts work that may use what the current stream has done by now.
+
+        Returns a function that lets later work of the current stream wait for the work's end.
+        """
         ...
 
 
@@ -52,52 +50,37 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._started: deque[tuple[Mark, object]] = deque()
+        self._started: deque[tuple[Wait, object]] = deque()
 
-    def add(self, mark: Mark, memory: object) -> None:
+    def add(self, wait: Wait, memory: object) -> None:
         """Adds a copy; `memory` is kept until the current stream has waited for the copy."""
-        self._started.append((mark, memory))
+        self._started.append((wait, memory))
         while len(self._started) > _IN_FLIGHT:
-            self._started.popleft()[0].wait()
+            self._started.popleft()[0]()
 
     def wait(self) -> None:
         """Waits for all copies."""
         while self._started:
-            self._started.popleft()[0].wait()
+            self._started.popleft()[0]()
 
 
 class _AtOnce:
-    def start(self, work: Work) -> Mark:
+    def start(self, work: Work) -> Wait:
         work()
-        return self
-
-    def wait(self) -> None:
-        """The work has been done."""
+        return lambda: None
 
 
-class _StreamQueue:
+class _StreamQueue(StreamQueue):
     """A stream of a GPU."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+    def start(self, work: Work) -> Wait:
+        return self.start_after(torch.cuda.current_stream(self.device).record_event(), work)
 
-    def start(self, work: Work) -> Mark:
-        return self.start_after(torch.cuda.current_stream(self._stream.device).record_event(), work)
-
-    def start_after(self, event: torch.cuda.Event, work: Work) -> Mark:
+    def start_after(self, event: torch.cuda.Event, work: Work) -> Wait:
         """Starts work that may use what was done before an event."""
-        self._stream.wait_event(event)
-        with torch.cuda.stream(self._stream):
-            work()
-        return _Event(self._stream.record_event())
-
-
-class _Event:
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
-
-    def wait(self) -> None:
-        self._event.wait(torch.cuda.current_stream(self._event.device))
+        self.begin_after(event)
+        self.run(lambda _: work())
+        return self.mark()
 
 
 class _ThreadQueue:
@@ -108,22 +91,15 @@ class _ThreadQueue:
         self._device = device
         self._thread = ThreadPoolExecutor(1, f"peergraph {name}")
 
-    def start(self, work: Work) -> Mark:
+    def start(self, work: Work) -> Wait:
         begun = torch.cuda.current_stream(self._device).record_event()
 
-        def run() -> Mark:
+        def run() -> Wait:
             with torch.cuda.device(self._device):
                 return self._queue.start_after(begun, work)
 
-        return _Submitted(self._thread.submit(run))
-
-
-class _Submitted:
-    def __init__(self, future: Future[Mark]) -> None:
-        self._future = future
-
-    def wait(self) -> None:
-        self._future.result().wait()
+        future = self._thread.submit(run)
+        return lambda: future.result()()
 
 
 @cache

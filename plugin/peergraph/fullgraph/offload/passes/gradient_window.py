@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.fullgraph.exchange.transport import Wait
 from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
-from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight, Mark
+from peergraph.fullgraph.offload.passes.copy_queue import CopyQueue, InFlight
 from peergraph.fullgraph.offload.passes.windows import BufferedRows
 from peergraph.fullgraph.offload.rows.row_store import RowStore
 
@@ -39,7 +40,7 @@ class GradientWindow(BufferedRows):
         self.transfers = transfers
         self._queue = queue
         self._in_flight = InFlight()
-        self._flushed: list[Mark] = []
+        self._flushed: list[Wait] = []
         if transfers.continues_sums and not self.in_place:
             self._write_zeros(transfers.untouched)
         else:
@@ -56,8 +57,8 @@ class GradientWindow(BufferedRows):
         buffer, num_reused = self._buffers[number % 2], len(batch.reused)
         again = num_reused + (batch.again if self.transfers.continues_sums else 0)
         if again > num_reused:
-            for mark in self._flushed:
-                mark.wait()
+            for wait in self._flushed:
+                wait()
             buffer[num_reused:again].copy_(self.store.gather(batch.loaded[: batch.again]))
         buffer[again : batch.num_rows].zero_()
 
@@ -114,9 +115,9 @@ class GradientWindow(BufferedRows):
     def _start(self, write: Write, rows: Tensor, values: Tensor) -> None:
         """Starts to write or to add rows to the store."""
         if rows.numel():
-            mark = self._queue.start(lambda: write(rows, values))
-            self._in_flight.add(mark, (rows, values))
-            self._flushed = [mark]  # The queue ends one work before it begins the next.
+            wait = self._queue.start(lambda: write(rows, values))
+            self._in_flight.add(wait, (rows, values))
+            self._flushed = [wait]  # The queue ends one work before it begins the next.
 
     def _write_zeros(self, rows: Tensor) -> None:
         step = max(1, _ZERO_BYTES // max(1, self.store.row_bytes))
