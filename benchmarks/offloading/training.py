@@ -23,6 +23,7 @@ from offloading.data import Data
 from offloading.models import Gnn
 from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex, named_model
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.source_transfers import Switches
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.store import EDGE
 from peergraph_pyg.fullgraph import utilities
@@ -183,13 +184,10 @@ class Prepared:
         structure = self._structure
         if switches:
             assert self.graph.offloaded is not None
-            between_ranks, between_batches, in_order = _SWITCHES[switches]
             chunked = ChunkedCsc(
                 structure.chunked.resident,
                 structure.chunked.chunks,
-                deduplicate_ranks=between_ranks,
-                reuse_chunks=between_batches,
-                orders_chunks=in_order,
+                Switches(*_SWITCHES[switches]),
             )
             structure = OffloadedCsc(self.graph.offloaded.spaces, chunked)
         return PartitionedEdgeIndex(structure)

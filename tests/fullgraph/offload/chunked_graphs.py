@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.source_transfers import ALL_SWITCHES, Switches
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 
@@ -26,13 +27,13 @@ class ChunkedGraph:
     destination_layout: RowLayout
     resident: PartitionedCsc
 
-    def chunked(self, count: int, **options: bool) -> ChunkedCsc:
+    def chunked(self, count: int, switches: Switches = ALL_SWITCHES) -> ChunkedCsc:
         """The structure with `count` chunks, the first of them empty where there are three."""
         rows = self.destination_layout.local_count
         offsets = [rows * chunk // count for chunk in range(count + 1)]
         if count >= 3:
             offsets[1] = 0
-        return ChunkedCsc(self.resident, Chunks(self.destination_layout, offsets), **options)
+        return ChunkedCsc(self.resident, Chunks(self.destination_layout, offsets), switches)
 
     def rank_edges(self, rank: int) -> Tensor:
         """Which edges belong to a rank, [edges] bool."""

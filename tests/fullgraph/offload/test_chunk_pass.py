@@ -8,6 +8,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
+from peergraph.fullgraph.offload.chunks.source_transfers import Switches
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.fullgraph.offload.rows.row_store import RowStore, Tier
@@ -82,10 +83,9 @@ def check_passes(folder: str) -> None:
                 assert (use.used, use.peak) == (0, 24 * rows)
         for switches in SWITCHES[1:]:  # The passes above have both.
             with named_case(name, *switches):
-                options = dict(zip(("deduplicate_ranks", "reuse_chunks"), switches, strict=True))
                 stores = allocator(group, folder)
-                check_sums(graph, graph.chunked(4, **options), stores, "host")
-                check_gradients(graph, graph.chunked(4, **options), stores, "host")
+                check_sums(graph, graph.chunked(4, Switches(*switches)), stores, "host")
+                check_gradients(graph, graph.chunked(4, Switches(*switches)), stores, "host")
 
 
 def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, tier: Tier) -> None:
@@ -280,7 +280,7 @@ def check_ranks_that_differ() -> None:
             graph.sources[mine],
             graph.destinations[mine] - first,
         )
-        one, other = graph.chunked(4), graph.chunked(4, orders_chunks=False)
+        one, other = graph.chunked(4), graph.chunked(4, Switches(orders_chunks=False))
         stores = RowAllocator(group, (1 - group.rank) << 20, 1 << 20)
         x = torch.randn(nodes, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         tiers: list[Tier] = ["device", "host"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from peergraph.fullgraph.offload.chunks.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks.source_transfers import Switches
 from peergraph.fullgraph.offload.passes.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.rows.row_allocator import RowAllocator
 from peergraph.memory import Group
@@ -78,12 +80,7 @@ def check_counts() -> None:
 def check_pass(
     group: Group, graph: ChunkedGraph, switches: tuple[bool, bool], orders_chunks: bool
 ) -> None:
-    csc = graph.chunked(
-        CHUNKS,
-        deduplicate_ranks=switches[0],
-        reuse_chunks=switches[1],
-        orders_chunks=orders_chunks,
-    )
+    csc = graph.chunked(CHUNKS, Switches(*switches, orders_chunks))
     orders = group.all_gather(csc.order)
     assert all(sorted(order) == list(range(CHUNKS)) for order in orders)
     if not orders_chunks:
@@ -169,9 +166,9 @@ def check_order() -> None:
     )
     loaded = {}
     for orders_chunks in (False, True):
-        cut = graph.chunked(2, orders_chunks=orders_chunks).chunks
+        cut = graph.chunked(2).chunks
         chunks = type(cut)(layout, range(0, 41, 5))
-        csc = type(graph.chunked(2))(graph.resident, chunks, orders_chunks=orders_chunks)
+        csc = ChunkedCsc(graph.resident, chunks, Switches(orders_chunks=orders_chunks))
         loaded[orders_chunks] = sum(group.all_gather(csc.transfers().counts.loaded))
     assert loaded == {False: 40, True: 20}
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.offload.chunks.source_transfers import Switches
 from peergraph.memory.device.default_machine import GPUS
 
 _SAMPLE_BYTES = 64 << 20  # of the marks of all chunks
@@ -19,13 +20,7 @@ Orders = tuple[tuple[int, ...], ...]
 """By rank: the chunk of each batch."""
 
 
-def choose_orders(
-    plan: HaloPlan,
-    sources: Sequence[Tensor],
-    *,
-    deduplicate_ranks: bool,
-    reuse_chunks: bool,
-) -> Orders:
+def choose_orders(plan: HaloPlan, sources: Sequence[Tensor], switches: Switches) -> Orders:
     """Returns the chunk of each batch for each rank. Collective unless `plan` is empty.
 
     All ranks get the same, except for an empty plan, where each has its own order for all.
@@ -37,11 +32,11 @@ def choose_orders(
     Args:
         plan: which rows are exchanged over all batches.
         sources: the distinct extended rows of each of this rank's chunks.
-        deduplicate_ranks, reuse_chunks: see :class:`SourceTransfers`.
+        switches: how rows are moved.
     """
     group, count, alone = plan.row_layout.group, len(sources), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
-    if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
+    if (count < 3 and alone) or not (switches.reuse_chunks or switches.deduplicate_ranks):
         return natural
     if group.world_size > 1 and plan.is_empty:  # Ranks whose rows are on the device do not come.
         return natural
@@ -53,9 +48,7 @@ def choose_orders(
         if not alone:
             candidates.append(_follow(marks, _match(marks)))
         owner = _sample_owners(plan, *marks.shape[1:])
-        costs = [
-            _cost(marks, owner, orders, deduplicate_ranks, reuse_chunks) for orders in candidates
-        ]
+        costs = [_cost(marks, owner, orders, switches) for orders in candidates]
         chosen = candidates[costs.index(min(costs))]
     if alone:
         return chosen
@@ -137,17 +130,12 @@ def _follow(marks: Tensor, orders: Orders) -> Orders:
     return tuple(tuple(order[batch] for batch in batches) for order in orders)
 
 
-def _cost(
-    marks: Tensor,
-    owner: Tensor,
-    orders: Orders,
-    deduplicate_ranks: bool,
-    reuse_chunks: bool,
-) -> float:
+def _cost(marks: Tensor, owner: Tensor, orders: Orders, switches: Switches) -> float:
     """Returns the time of moving the sampled rows (HongTu, equation 4).
 
     Of the rates of the links only the ratios count.
     """
+    deduplicate_ranks, reuse_chunks, _ = switches
     loaded = sent = num_reused = 0
     ranks = torch.arange(len(marks), device=marks.device).unsqueeze(1)
     is_own = owner == ranks

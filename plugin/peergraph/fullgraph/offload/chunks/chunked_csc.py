@@ -14,7 +14,11 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunks.chunk_order import choose_orders
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.chunks.reversed_edges import ReversedEdges
-from peergraph.fullgraph.offload.chunks.source_transfers import SourceTransfers
+from peergraph.fullgraph.offload.chunks.source_transfers import (
+    ALL_SWITCHES,
+    SourceTransfers,
+    Switches,
+)
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 # Edges to selected rows that are found at once.
@@ -30,11 +34,7 @@ class ChunkedCsc:
     Args:
         resident: the edges of all ranks.
         chunks: of the destinations.
-        deduplicate_ranks: whether a row that several ranks need for a batch crosses its owner's
-            link once (HongTu 5.1, inter-GPU).
-        reuse_chunks: whether rows that the batch before had stay on the device (intra-GPU).
-        orders_chunks: whether passes that move source rows visit chunks in the order that moves
-            fewest rows over the links (5.3); else in their own order.
+        switches: how rows of sources are moved.
 
     Raises:
         ValueError: the chunks are not of the destinations, or their number differs between ranks.
@@ -45,34 +45,22 @@ class ChunkedCsc:
         self,
         resident: PartitionedCsc,
         chunks: Chunks,
-        *,
-        deduplicate_ranks: bool = True,
-        reuse_chunks: bool = True,
-        orders_chunks: bool = True,
+        switches: Switches = ALL_SWITCHES,
     ) -> None:
         if chunks.row_layout is not resident.destination_layout:
             raise ValueError(
                 f"chunks must be of {resident.destination_layout}, got those of {chunks.row_layout}"
             )
         group = chunks.row_layout.processes
-        group.agree(
-            chunks=chunks.count,
-            deduplicate_ranks=deduplicate_ranks,
-            reuse_chunks=reuse_chunks,
-            orders_chunks=orders_chunks,
-        )
+        group.agree(chunks=chunks.count, **switches._asdict())
         self.resident = resident
         """The edges of all ranks."""
         self.chunks = chunks
         """Of the destinations."""
         self.edge_chunks = chunks.edge_chunks(resident.local, resident.edge_layout)
         """The edges of each chunk; edge tensors are sorted by destination."""
-        self.deduplicate_ranks = deduplicate_ranks
-        """Whether rows are loaded once for all ranks."""
-        self.reuse_chunks = reuse_chunks
-        """Whether rows stay on the device from one batch to the next."""
-        self.orders_chunks = orders_chunks
-        """Whether passes that move source rows visit chunks in the order that moves fewest."""
+        self.switches = switches
+        """How rows of sources are moved."""
         self._order: tuple[int, ...] | None = None
         self._cut_rows = [count_chunks(self._offsets(chunk)) for chunk in range(chunks.count)]
         self._transfers: WeakKeyDictionary[ChunkedCsc, SourceTransfers] = WeakKeyDictionary()
@@ -81,13 +69,7 @@ class ChunkedCsc:
 
     def like(self, resident: PartitionedCsc, chunks: Chunks) -> ChunkedCsc:
         """Returns other edges in chunks, of which rows move as here. Collective."""
-        return ChunkedCsc(
-            resident,
-            chunks,
-            deduplicate_ranks=self.deduplicate_ranks,
-            reuse_chunks=self.reuse_chunks,
-            orders_chunks=self.orders_chunks,
-        )
+        return ChunkedCsc(resident, chunks, self.switches)
 
     @property
     def source_layout(self) -> RowLayout:
@@ -117,13 +99,9 @@ class ChunkedCsc:
         """
         if self._order is None:
             self._order = tuple(range(self.chunks.count))
-            if self.orders_chunks:
-                orders = choose_orders(
-                    self.resident.direct_plan,
-                    [self.sources(chunk) for chunk in self._order],
-                    deduplicate_ranks=self.deduplicate_ranks,
-                    reuse_chunks=self.reuse_chunks,
-                )
+            if self.switches.orders_chunks:
+                sources = [self.sources(chunk) for chunk in self._order]
+                orders = choose_orders(self.resident.direct_plan, sources, self.switches)
                 self._order = orders[self.chunks.row_layout.group.rank]
         return self._order
 
@@ -173,8 +151,7 @@ class ChunkedCsc:
                 self.resident.direct_plan,
                 len(order),
                 lambda batch: self.sources(order[batch]),
-                deduplicate_ranks=self.deduplicate_ranks,
-                reuse_chunks=self.reuse_chunks,
+                self.switches,
             )
             self._transfers[leader] = transfers
         return transfers

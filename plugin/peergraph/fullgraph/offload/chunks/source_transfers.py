@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,6 +90,23 @@ class RowCounts:
     """Rows that stay on the device from one batch to the next."""
 
 
+class Switches(NamedTuple):
+    """Which ways of moving fewer rows are used (HongTu 5)."""
+
+    deduplicate_ranks: bool = True
+    """Whether a row that several ranks need for a batch crosses its owner's link once, and is
+    passed on from the window of its owner (5.1, inter-GPU); else the owner loads and sends the row
+    for each of them."""
+    reuse_chunks: bool = True
+    """Whether rows that the batch before had stay on the device (intra-GPU)."""
+    orders_chunks: bool = True
+    """Whether passes that move source rows visit chunks in the order that moves fewest rows over
+    the links (5.3); else in their own order."""
+
+
+ALL_SWITCHES = Switches()
+
+
 class SourceTransfers:
     """A plan for all batches of a pass. Synchronises; collective to make unless `plan` is empty.
 
@@ -96,10 +114,7 @@ class SourceTransfers:
         plan: which rows of sources are exchanged over all batches.
         count: of batches, equal on all ranks.
         sources_of: returns the distinct extended rows that a batch of this rank needs, ascending.
-        deduplicate_ranks: whether a row that several ranks need in a batch is loaded once and
-            passed on from the window of its owner; else the owner loads and sends the row for each
-            of them.
-        reuse_chunks: whether rows that the batch before had are kept.
+        switches: how rows are moved.
     """
 
     def __init__(
@@ -107,16 +122,11 @@ class SourceTransfers:
         plan: HaloPlan,
         count: int,
         sources_of: Callable[[int], Tensor],
-        *,
-        deduplicate_ranks: bool = True,
-        reuse_chunks: bool = True,
+        switches: Switches,
     ) -> None:
         self.plan = plan
         """Which rows are exchanged over all batches."""
-        self.deduplicate_ranks = deduplicate_ranks
-        """Whether rows are loaded once for all ranks."""
-        self.reuse_chunks = reuse_chunks
-        """Whether rows are kept from one batch to the next."""
+        self.deduplicate_ranks, self.reuse_chunks, _ = switches
         self.counts = RowCounts()
         """Rows of one pass."""
         self._sources_of = sources_of
@@ -127,7 +137,9 @@ class SourceTransfers:
         self.batches: list[BatchTransfers] = []
         """By batch."""
         group = plan.row_layout.processes
-        self._merges = deduplicate_ranks and group.node_group is not group and not plan.is_empty
+        self._merges = (
+            self.deduplicate_ranks and group.node_group is not group and not plan.is_empty
+        )
         self._sources, self._gradients = list[ExchangedRows](), list[ExchangedRows]()
         self._window = -1, torch.empty(0, dtype=self._dtype, device=self._device)
         for batch in range(count):
