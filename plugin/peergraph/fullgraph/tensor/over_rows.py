@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
@@ -20,53 +21,6 @@ from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule, r
 
 aten = torch.ops.aten
 Dims = int | Sequence[int] | None
-
-
-@rule(aten.sum.default)
-def sum_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns the sum of all elements, a plain tensor."""
-    return sum_of_ranks(x._local.sum(dtype=dtype), x.row_layout.group)
-
-
-@serves_chunks(torch.sum, Tensor.sum)
-@rule(aten.sum.dim_IntList)
-def sum_dims(
-    x: PartitionedTensor,
-    dim: Dims,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Sums over dimensions: plain where the partitioned one is among them."""
-    dims = resolve_dims(dim, x._local.dim())
-    local = x._local.sum(dims, keepdim, dtype=dtype)
-    if x.partitioned_dim in dims:
-        return sum_of_ranks(local, x.row_layout.group)
-    return x.with_rows(local, dim_after(x, dims, keepdim))
-
-
-@rule(aten.mean.default)
-def mean_all(x: PartitionedTensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Returns the mean of all elements, a plain tensor."""
-    return mean_dims(x, None, dtype=dtype)
-
-
-@serves_chunks(torch.mean, Tensor.mean)
-@rule(aten.mean.dim)
-def mean_dims(
-    x: PartitionedTensor,
-    dim: Dims,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Means over dimensions: plain where the partitioned one is among them."""
-    dims = resolve_dims(dim, x._local.dim())
-    if x.partitioned_dim not in dims:
-        local = x._local.mean(dims, keepdim, dtype=dtype)
-        return x.with_rows(local, dim_after(x, dims, keepdim))
-    total = sum_dims(x, dims, keepdim, dtype=dtype)
-    return total / count_of(x, dims)
 
 
 def dim_after(x: PartitionedTensor, dims: Sequence[int], keepdim: bool) -> int:
@@ -120,7 +74,26 @@ class SumRows(Function):
         return from_local(grad, ctx.row_layout, ctx.dim), None, None, None, None
 
 
-def _register_sum(function: Any) -> None:
+def _register_sum(function: Any, *overloads: OpOverload) -> None:
+    method = getattr(Tensor, function.__name__)
+
+    @serves_chunks(function, method)
+    @rule(*overloads)
+    def reduce_rows(
+        x: PartitionedTensor,
+        dim: Dims = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        dims = resolve_dims(dim, x._local.dim())
+        if x.partitioned_dim not in dims:
+            local = function(x._local, dims, keepdim, dtype=dtype)
+            return x.with_rows(local, dim_after(x, dims, keepdim))
+        total = sum_of_ranks(x._local.sum(dims, keepdim, dtype=dtype), x.row_layout.group)
+        return total / count_of(x, dims) if function is torch.mean else total
+
+    @function_rule(function, method)
     def run(
         input: PartitionedTensor,
         dim: Dims = None,
@@ -139,11 +112,9 @@ def _register_sum(function: Any) -> None:
         result: Tensor = SumRows.apply(input, dims, keepdim, dtype, scale)
         return result
 
-    function_rule(function, getattr(Tensor, function.__name__))(run)
 
-
-_register_sum(torch.sum)
-_register_sum(torch.mean)
+_register_sum(torch.sum, aten.sum.default, aten.sum.dim_IntList)
+_register_sum(torch.mean, aten.mean.default, aten.mean.dim)
 
 
 def extreme(x: PartitionedTensor, dims: list[int], keepdim: bool, op: ReduceOp) -> Tensor:
