@@ -208,12 +208,5 @@ def _rrelu(
 
 
 @random_op(aten.rrelu_with_noise_.default)
-def _rrelu_(
-    self: Tensor,
-    noise: Tensor,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: Generator | None = None,
-) -> Tensor:
-    return self.copy_(_rrelu(self, noise, lower, upper, training, generator))
+def _rrelu_(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return self.copy_(_rrelu(self, *args, **kwargs))
