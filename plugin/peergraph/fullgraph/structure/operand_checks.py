@@ -26,36 +26,24 @@ class OperandChecks:
         self.destinations = destinations
         self.edges = edges
 
-    def source(self, name: str, x: Any) -> Tensor | None:
-        """Returns this rank's rows of features of sources, or None for None."""
-        return _local(self.check_source(name, x))
-
-    def destination(self, name: str, x: Any) -> Tensor | None:
-        """Returns this rank's rows of features of destinations, or None for None."""
-        return _local(self.check_destination(name, x))
-
-    def edge(self, name: str, e: Any) -> Tensor | None:
-        """Returns this rank's rows of features of edges, or None for None."""
-        return _local(self.check_edge(name, e))
-
-    def check_source(self, name: str, x: Any) -> PartitionedTensor | None:
+    def source(self, name: str, x: Any) -> PartitionedTensor | None:
         """Returns features of sources, or None; raises for anything else."""
         return _check_rows(name, x, self.sources, "sources")
 
-    def check_destination(self, name: str, x: Any) -> PartitionedTensor | None:
+    def destination(self, name: str, x: Any) -> PartitionedTensor | None:
         """Returns features of destinations, or None; raises for anything else."""
         return _check_rows(name, x, self.destinations, "destinations")
 
-    def check_edge(self, name: str, e: Any) -> PartitionedTensor | None:
+    def edge(self, name: str, e: Any) -> PartitionedTensor | None:
         """Returns features of edges, or None; raises for anything else."""
         return _check_rows(name, e, self.edges, "edges")
 
     def check_call(self, call: EdgeCall) -> EdgeCall:
         """Returns the call with operands whose rows are in place; raises for other operands."""
         return call._replace(
-            sources=_check_each(self.check_source, call.sources),
-            destinations=_check_each(self.check_destination, call.destinations),
-            edges=_check_each(self.check_edge, call.edges),
+            sources=_check_each(self.source, call.sources),
+            destinations=_check_each(self.destination, call.destinations),
+            edges=_check_each(self.edge, call.edges),
             others=_check_each(self._check_other, call.others),
             parameters=_check_each(self.parameter, call.parameters),
         )
@@ -90,7 +78,8 @@ def _check_each(check: Callable[[str, Any], Tensor | None], operands: Operands) 
     return {name: check(name, operand) for name, operand in operands.items()}
 
 
-def _local(tensor: PartitionedTensor | None) -> Tensor | None:
+def local_rows_of(tensor: PartitionedTensor | None) -> Tensor | None:
+    """Returns this rank's rows of an operand, or None for None."""
     return None if tensor is None else tensor.to_local()
 
 

@@ -22,6 +22,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_call import EdgeCall, local_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums, check_order
+from peergraph.fullgraph.structure.operand_checks import local_rows_of
 from peergraph.fullgraph.structure.partitioned_structure import (
     PartitionedStructure,
     kept_ends,
@@ -180,7 +181,7 @@ class PartitionedCsc(PartitionedStructure):
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`."""
         rows = before._operands.edge("e", e)
         assert rows is not None
-        return from_local(move_rows(rows, route), self.edge_layout)
+        return from_local(move_rows(rows.to_local(), route), self.edge_layout)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""
@@ -245,11 +246,13 @@ class PartitionedCsc(PartitionedStructure):
         by_row = self_weight.dim() == 2
         plain = None if by_row else self._operands.parameter("self_weight", self_weight)
         offset = self._operands.parameter("bias", bias)
-        sources, factors = self._operands.check_source("x", x), self._operands.check_edge("e", e)
+        sources, factors = self._operands.source("x", x), self._operands.edge("e", e)
         assert sources is not None
-        rows, edges = sources.to_local(), None if factors is None else factors.to_local()
+        rows, edges = sources.to_local(), local_rows_of(factors)
         _, [plain, offset] = local_operands(self.plan, [], [plain, offset])
-        weight = self._operands.destination("self_weight", self_weight) if by_row else plain
+        if by_row:
+            plain = local_rows_of(self._operands.destination("self_weight", self_weight))
+        weight = plain
         assert weight is not None
         constant = self.keeps(sources, factors)
         if self.plan.is_empty and not constant:
@@ -265,8 +268,8 @@ class PartitionedCsc(PartitionedStructure):
         Rows are exchanged once for all structures.
         """
         structures, reduce = self._check_linear(of), of.reduce
-        features = self._operands.check_source("x", of.x)
-        self_rows = self._operands.destination("self_x", of.self_x)
+        features = self._operands.source("x", of.x)
+        self_rows = local_rows_of(self._operands.destination("self_x", of.self_x))
         assert features is not None
         rows = features.to_local()
         tensors = [of.self_weight, of.bias, *of.weights]
@@ -347,7 +350,7 @@ class PartitionedCsc(PartitionedStructure):
         """
         if self.source_layout.group.world_size > 1 or type(x) is not PartitionedTensor:
             return layer(self, x)
-        rows = self._operands.source("x", x)
+        rows = local_rows_of(self._operands.source("x", x))
         assert rows is not None
         self._sums.last_exchange = "all at once: no rows are exchanged"
         return self._of_destinations(layer(self.local, rows))
@@ -359,7 +362,8 @@ class PartitionedCsc(PartitionedStructure):
     def _reduce(self, of: Sum, constant: bool) -> Tensor:
         """Returns reduced messages by local row; of constant inputs those of the first call."""
         x, e = of.x, of.e
-        rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
+        rows = local_rows_of(self._operands.source("x", x))
+        edges = local_rows_of(self._operands.edge("e", e))
 
         def run() -> Tensor:
             shared = None if rows is None else self._shared(x, rows.shape[1:].numel())

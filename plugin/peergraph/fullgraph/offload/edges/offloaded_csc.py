@@ -78,7 +78,7 @@ class OffloadedCsc(PartitionedStructure):
         if not isinstance(e, OffloadedTensor):
             return self.resident.move_edge_rows(e, before, route)
         assert isinstance(before, OffloadedCsc)
-        rows = before._operands.check_edge("e", e)
+        rows = before._operands.edge("e", e)
         assert rows is not None
         recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, route))
         return linear_sum(recorder, "sum", rows, None)
@@ -140,7 +140,7 @@ class OffloadedCsc(PartitionedStructure):
         if not _are_offloaded(of.x, of.e):
             return self.resident.reduce(of)
         _refuse_table(of.x)
-        rows, factors = self._operands.check_source("x", of.x), self._operands.check_edge("e", of.e)
+        rows, factors = self._operands.source("x", of.x), self._operands.edge("e", of.e)
         constant = rows is not None and self.keeps(rows, factors)
         check_order(of.backward)
         return self._reduce(of.of_rows(rows, factors, "transpose"), constant)
@@ -154,8 +154,8 @@ class OffloadedCsc(PartitionedStructure):
         _refuse_table(x)
         check_order(backward)
         checks, message = self._operands, of.message
-        rows, factors = checks.check_source("x", x), checks.check_edge("e", e)
-        check = checks.check_destination if self_weight.dim() == 2 else checks.parameter
+        rows, factors = checks.source("x", x), checks.edge("e", e)
+        check = checks.destination if self_weight.dim() == 2 else checks.parameter
         own = check("self_weight", self_weight)
         assert rows is not None and own is not None
         constant = self.keeps(rows, factors)
@@ -178,8 +178,8 @@ class OffloadedCsc(PartitionedStructure):
             return self.resident.spmm_linear(of._replace(others=others))
         structures, reduce, bias = self._check_linear(of), of.reduce, of.bias
         _refuse_table(of.x)
-        sources = self._operands.check_source("x", of.x)
-        destinations = self._operands.check_destination("self_x", of.self_x)
+        sources = self._operands.source("x", of.x)
+        destinations = self._operands.destination("self_x", of.self_x)
         assert sources is not None
         own = sources if destinations is None else destinations
         out: Any = None if of.self_weight is None else F.linear(own, of.self_weight, bias)
