@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -97,5 +97,5 @@ class EdgeListStructure(Structure):
     def fuses_messages(self) -> bool:
         return False
 
-    def reduce_message(self, message: Message, **operands: Tensor | None) -> Tensor:
+    def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> Tensor:
         raise NotImplementedError("layers ask fuses_messages first")

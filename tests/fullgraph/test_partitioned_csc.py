@@ -147,10 +147,11 @@ def _verbs() -> Iterator[tuple[str, Verb]]:
     yield (
         "message",
         lambda s, p: s.reduce_message(
-            message("relu(u * w + v) - e", "mean"), u=p["u"], v=p["v"], e=p["e"], w=p["ec"]
+            message("relu(u * w + v) - e", "mean"),
+            {"u": p["u"], "v": p["v"], "e": p["e"], "w": p["ec"]},
         ),
     )
-    yield "message of edges", lambda s, p: s.reduce_message(message("exp(e)", "max"), e=p["e"])
+    yield "message of edges", lambda s, p: s.reduce_message(message("exp(e)", "max"), {"e": p["e"]})
 
 
 def _verbs_of_same_nodes() -> Iterator[tuple[str, Verb]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -266,14 +266,6 @@ class Csc(EdgeMatrix, Structure):
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
         return attention_fits(x)
 
-    def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
-    ) -> Tensor:
+    def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> Tensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        return message.reduce_over(self, {"u": u, "v": v, "e": e, "w": w})
+        return message.reduce_over(self, operands)

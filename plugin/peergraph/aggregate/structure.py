@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -168,13 +168,10 @@ class Structure(ABC):
         """Returns whether :meth:`reduce_message` runs as one kernel without writing messages."""
 
     @abstractmethod
-    def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
-    ) -> Tensor:
-        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
+    def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> Tensor:
+        """Reduces messages of the user: see :func:`peergraph.aggregate.message`.
+
+        Args:
+            message: of the user.
+            operands: by symbol, as for :class:`Message`.
+        """

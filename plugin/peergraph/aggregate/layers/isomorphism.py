@@ -88,7 +88,7 @@ def gine(
     sources, edges = rows.to(dtype), edge_features.to(dtype)
     if fuses_gine(structure, sources):
         fused = message("relu(u + e)", reduce)
-        out = without_autocast(lambda: structure.reduce_message(fused, u=sources, e=edges))
+        out = without_autocast(lambda: structure.reduce_message(fused, {"u": sources, "e": edges}))
     else:
         sums = without_autocast(lambda: structure.sddmm("add", sources, edges, "u", "e"))
         messages = sums.relu()

@@ -34,15 +34,7 @@ class MessageReducer(Protocol):
         """Returns whether messages are reduced by one kernel."""
         ...
 
-    def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
-    ) -> Tensor:
+    def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> Tensor:
         """Returns the reduced messages of each destination."""
         ...
 
@@ -102,7 +94,7 @@ class Message:
             ValueError: an operand missing or not used, shapes or devices that do not go together.
             TypeError: dtypes that are not supported or differ.
         """
-        return csc.reduce_message(self, u=u, v=v, e=e, w=w)
+        return csc.reduce_message(self, {"u": u, "v": v, "e": e, "w": w})
 
     def reduce_over(self, matrix: EdgeMatrix, tensors: Mapping[str, Tensor | None]) -> Tensor:
         """Reduces the messages of each row of a matrix.
@@ -129,9 +121,10 @@ class Message:
             "destinations": matrix.num_destinations,
             "edges": matrix.num_edges,
         }
-        operands = {}
-        for name, operand in tensors.items():
-            if (operand is not None) != (name in self._expression.symbols):
+        operands, symbols = {}, self._expression.symbols
+        for name in dict.fromkeys((*tensors, *symbols)):
+            operand = tensors.get(name)
+            if (operand is not None) != (name in symbols):
                 state = "does not use" if operand is not None else "needs"
                 raise ValueError(f"message {self.expression!r} {state} {name}")
             if operand is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -224,7 +224,7 @@ class TracedStructure(Structure):
         """Returns False: messages of users are operations of torch."""
         return False
 
-    def reduce_message(self, message: Message, **operands: Tensor | None) -> NoReturn:
+    def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> NoReturn:
         """Raises ``NotImplementedError``."""
         raise NotImplementedError("torch.compile: reduce_message of a traced structure")
 

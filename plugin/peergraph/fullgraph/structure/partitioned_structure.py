@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -244,23 +244,13 @@ class PartitionedStructure(Structure):
             raise ValueError(f"self_loops must be None or all {size} destinations, got {count}")
 
     def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
+        self, message: Message, operands: Mapping[str, Tensor | None]
     ) -> PartitionedTensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        return self.on_edges(
-            EdgeCall(
-                functools.partial(Csc.reduce_message, message=message),
-                sources={"u": autocast(u)},
-                destinations={"v": v},
-                edges={"e": e, "w": w},
-            )
-        )
+        run = functools.partial(_reduce_message, message=message)
+        sources, destinations = {"u": autocast(operands.get("u"))}, {"v": operands.get("v")}
+        edges = {name: operands.get(name) for name in ("e", "w")}
+        return self.on_edges(EdgeCall(run, sources=sources, destinations=destinations, edges=edges))
 
 
 def _attend(csc: Csc, *, self_loops: int | None, **arguments: Any) -> Tensor:
@@ -268,6 +258,10 @@ def _attend(csc: Csc, *, self_loops: int | None, **arguments: Any) -> Tensor:
     # Source i is destination i, for each destination i; other sources follow.
     loops = None if self_loops is None else csc.num_destinations
     return csc.attention(AttentionSum(self_loops=loops, **arguments))
+
+
+def _reduce_message(csc: Csc, *, message: Message, **operands: Tensor | None) -> Tensor:
+    return message.reduce_over(csc, operands)
 
 
 def kept_ends(csc: Csc) -> tuple[Tensor, Tensor]:
