@@ -363,14 +363,9 @@ def _native_batch_norm(
 
 @rule(aten._native_batch_norm_legit.no_stats)
 def _native_batch_norm_without_statistics(
-    input: PartitionedTensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    input: PartitionedTensor, weight: Tensor | None, bias: Tensor | None, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+    return _native_batch_norm(input, weight, bias, None, None, *settings)
 
 
 @rule(aten.native_batch_norm_backward.default)
@@ -401,21 +396,9 @@ def _native_batch_norm_backward(
 
 
 @rule(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(
-    input: PartitionedTensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    training: bool,
-    exponential_average_factor: float,
-    epsilon: float,
-) -> tuple[Tensor, ...]:
-    results = _native_batch_norm(
-        *(input, weight, bias, running_mean, running_var),
-        *(training, exponential_average_factor, epsilon),
-    )
-    return *results, input._local.new_empty(0, dtype=torch.uint8)
+def _cudnn_batch_norm(input: PartitionedTensor, *settings: Any) -> tuple[Tensor, ...]:
+    reserved = input._local.new_empty(0, dtype=torch.uint8)
+    return *_native_batch_norm(input, *settings), reserved
 
 
 @rule(aten.cudnn_batch_norm_backward.default)
@@ -426,11 +409,10 @@ def _cudnn_batch_norm_backward(
     running_mean: Tensor | None,
     running_var: Tensor | None,
     save_mean: Tensor,
-    save_var: Tensor,
-    epsilon: float,
-    reserveSpace: Tensor,
+    save_invstd: Tensor,
+    *_: Any,
 ) -> tuple[Tensor | None, ...]:
-    return channel_gradients(grad_output, input, weight, save_mean, save_var, needs_x=True)
+    return channel_gradients(grad_output, input, weight, save_mean, save_invstd, needs_x=True)
 
 
 @rule(aten.batch_norm_stats.default)
