@@ -73,18 +73,18 @@ KINDS = {
 
 def main() -> None:
     args = parse_arguments()
-    known, plain = _read(args.records), _read(args.plain)
+    records, plain = _read(args.records), _read(args.plain)
     lines = []
     for name, graph, ranks in cases(args):
         key = f"{name} {graph} {ranks}"
-        if key not in known:
+        if key not in records:
             begin = time.perf_counter()
-            known[key] = measure(name, graph, ranks, args, plain.get(key))
+            records[key] = measure(name, graph, ranks, args, plain.get(key))
             seconds = time.perf_counter() - begin
-            print(*line(known[key]), f"{seconds:.0f} s", file=sys.stderr, flush=True)
+            print(*line(records[key]), f"{seconds:.0f} s", file=sys.stderr, flush=True)
             if args.records is not None:
-                args.records.write_text(json.dumps(known))
-        lines.append(line(known[key]))
+                args.records.write_text(json.dumps(records))
+        lines.append(line(records[key]))
     head = ["script", "graph", "nodes", "edges", "store", "plain DGL", "difference"]
     publish("dgl" if args.device == "cpu" else "dgl_gpu", args, head, lines, "dgl", texts=2)
 
@@ -122,7 +122,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(
-    name: str, graph: str, ranks: int, args: argparse.Namespace, known: dict[str, Any] | None
+    name: str, graph: str, ranks: int, args: argparse.Namespace, before: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Scores of all seeds on both sides; several ranks are processes of their own.
 
@@ -138,13 +138,13 @@ def measure(
         lr=0.01,
         dropout=kind.dropout,
     )
-    plain = known["plain"] if known is not None and len(known["plain"]) == args.seeds else None
-    given = (name, args.data / f"{graph}.npz", settings, args.seeds, args.device, plain)
+    plain = before["plain"] if before is not None and len(before["plain"]) == args.seeds else None
+    arguments = (name, args.data / f"{graph}.npz", settings, args.seeds, args.device, plain)
     if kind.distributed:
-        found = run_ranks(scores, ranks, *given, timeout_s=_TIMEOUT, device=args.device)[0]
+        measured = run_ranks(scores, ranks, *arguments, timeout_s=_TIMEOUT, device=args.device)[0]
     else:
-        found = scores(*given)
-    return {"title": kind.title, "graph": graph, "ranks": ranks, **found}
+        measured = scores(*arguments)
+    return {"title": kind.title, "graph": graph, "ranks": ranks, **measured}
 
 
 def scores(
@@ -164,12 +164,12 @@ def scores(
     sides = {"store": Side(shared, where, shared=True)}
     if plain is None:
         sides["plain"] = Side(own, torch.device("cpu"), shared=False)
-    found: dict[str, Any] = {"plain": plain, **{side: [] for side in sides}}
+    accuracies: dict[str, Any] = {"plain": plain, **{side: [] for side in sides}}
     for seed in range(seeds):
-        for side, given in sides.items():
-            found[side].append(kind.train(given, settings, seed))
+        for side, data in sides.items():
+            accuracies[side].append(kind.train(data, settings, seed))
     peergraph_dgl.store_of(shared).close()
-    return {**found, "nodes": own.num_nodes(), "edges": own.num_edges()}
+    return {**accuracies, "nodes": own.num_nodes(), "edges": own.num_edges()}
 
 
 def line(row: dict[str, Any]) -> list[str]:

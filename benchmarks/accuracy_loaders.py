@@ -257,16 +257,16 @@ def measure(name: str, graph: str, args: argparse.Namespace) -> dict[str, Any]:
     whole, classes, target = read(args.data / f"{graph}.npz")
     labels: Data = whole[target] if target else whole
     shared = peergraph_pyg.share(read(args.data / f"{graph}.npz")[0], device="cpu")
-    given = argparse.Namespace(**{**vars(args), "epochs": args.epochs or kind.epochs})
+    settings = argparse.Namespace(**{**vars(args), "epochs": args.epochs or kind.epochs})
     row: dict[str, Any] = {"loader": kind.title, "graph": graph, "store": [], "pyg": []}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(args.seeds):
             for side, data in (("store", shared), ("pyg", whole)):
                 torch.manual_seed(seed)
                 step, predict = kind.starts[graph](
-                    Side(data, whole, classes, Path(folder), target), given
+                    Side(data, whole, classes, Path(folder), target), settings
                 )
-                row[side].append(best_test(given, step, predict, labels))
+                row[side].append(best_test(settings, step, predict, labels))
     peergraph_pyg.store_of(shared).close()
     return row
 

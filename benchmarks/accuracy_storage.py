@@ -68,8 +68,8 @@ def measure(
         data.x = features
         shared = peergraph_pyg.share(data, device=args.device, storage={"x": storage})
         store = peergraph_pyg.store_of(shared)
-        for made in store.storage_reports.values():
-            reports[storage] = made
+        for report in store.storage_reports.values():
+            reports[storage] = report
         data.x = store.node_table("x").read()
         store.close()
         data = data.to(args.device)

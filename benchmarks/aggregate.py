@@ -237,13 +237,13 @@ def blocks(session: Session, dim: int) -> None:
     indptr, indices, sources = random_block(session.args, session.device)
     x = features(sources, dim, session.device, grad=True)
     counts = torch.bincount(indices, minlength=sources).int()
-    for number, (name, backward, known) in enumerate(
+    for number, (name, backward, count) in enumerate(
         [("atomics, counts known", "atomic", counts), ("atomics", "atomic", None),
          ("transpose", "transpose", None)]
     ):  # fmt: skip
 
-        def layer(backward: str = backward, known: Tensor | None = known) -> Tensor:
-            csc = Csc(indptr, indices, sources, duplicate_counts=known, transient=True, check=False)
+        def layer(backward: str = backward, count: Tensor | None = count) -> Tensor:
+            csc = Csc(indptr, indices, sources, duplicate_counts=count, transient=True, check=False)
             return g_spmm(csc, "copy_u", "mean", x, backward=backward)
 
         num_bytes = 4 * indices.numel() * (2 * dim + 2)

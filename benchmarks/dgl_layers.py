@@ -67,8 +67,8 @@ def operation(name: str, make: Make, dim: int) -> Step:
         return lambda: call(make(), x)
     if name in ("u_mul_e_sum", "edge_softmax"):
         weights = torch.rand(g.num_edges(), _HEADS, 1, device=g.device)
-        given = (heads, weights) if name == "u_mul_e_sum" else (weights,)
-        return lambda: call(make(), *given)
+        arguments = (heads, weights) if name == "u_mul_e_sum" else (weights,)
+        return lambda: call(make(), *arguments)
     ends = heads[..., :1].contiguous() if name == "u_add_v" else heads
     return lambda: call(make(), ends, ends[: g.num_dst_nodes()])
 
@@ -127,11 +127,11 @@ def time_case(session: Session, name: str, dim: int, kind: str, make: Make, own:
                 try:
                     if turn == 0:
                         make_step = functools.partial(layer, layers=layers, steps=system == "steps")
-                        made = (make_step if name in LAYERS else operation)(name, make, dim)
+                        timed = (make_step if name in LAYERS else operation)(name, make, dim)
                         # Structures are kept, and get their transpose.
                         for _ in range(5):
-                            made()
-                        steps[system] = made
+                            timed()
+                        steps[system] = timed
                     step = steps[system]
                     timings[system].append(measure(session, lambda *_, step=step: step()))
                 except RuntimeError as error:
@@ -140,10 +140,10 @@ def time_case(session: Session, name: str, dim: int, kind: str, make: Make, own:
                     del timings[system]
                     session.recorder.note(**fields, system=system, ms="OOM")
                     session.note("  OOM")
-        for system, found in timings.items():
+        for system, times in timings.items():
             against = None if system == "peergraph" else "peergraph"
             plan = "peergraph" if against is None else None
-            timing = best_of(found)
+            timing = best_of(times)
             session.recorder.add(timing, system=system, plan=plan, against=against, **fields)
 
 

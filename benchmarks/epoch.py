@@ -197,15 +197,15 @@ def launches(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
     path = Path(args.out)
     offset = path.stat().st_size
     for script, device, world in args.runs or _all_runs(args.world):
-        given = copy.copy(args)
-        given.script, given.device, given.world = script, device, world
-        given.deadline = args.deadline - (time.perf_counter() - begin)
-        given.plain_epoch_s = {}
+        options = copy.copy(args)
+        options.script, options.device, options.world = script, device, world
+        options.deadline = args.deadline - (time.perf_counter() - begin)
+        options.plain_epoch_s = {}
         for record in read_records(path, offset):
             if record["system"] == SCRIPTS["plain"] and "epoch_s" in record:
-                cases = given.plain_epoch_s.setdefault(record["fanout"], {})
+                cases = options.plain_epoch_s.setdefault(record["fanout"], {})
                 cases[record["batch"]] = record["epoch_s"]
-        yield given
+        yield options
 
 
 def _all_runs(most: int) -> list[tuple[str, str, int]]:

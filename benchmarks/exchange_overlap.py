@@ -87,8 +87,8 @@ def by_rate(training: Training, args: argparse.Namespace) -> Iterator[Record]:
         for wire in args.wires:
             rate = num_bytes / (wire * step)
             limit_rate(rate)
-            found = measure(training, split, recorded, args, is_ddp)
-            yield found | {
+            result = measure(training, split, recorded, args, is_ddp)
+            yield result | {
                 "wire": wire, "mbit_s": 8e-6 * rate, "hot_ratio": args.hot_ratio,
                 "mb": num_bytes / 1e6,
             }  # fmt: skip
@@ -113,8 +113,8 @@ def by_hot_ratio(training: Training, args: argparse.Namespace) -> Iterator[Recor
         split = training.split(hot_ratio)
         recorded = training.record(split)
         for is_ddp in args.ddp:
-            found = measure(training, split, recorded, args, is_ddp)
-            yield found | {"wire": wire, "hot_ratio": hot_ratio, "mb": recorded.bytes_sent / 1e6}
+            result = measure(training, split, recorded, args, is_ddp)
+            yield result | {"wire": wire, "hot_ratio": hot_ratio, "mb": recorded.bytes_sent / 1e6}
         split.close()
 
 
@@ -147,7 +147,7 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     """The medians and the spread of the rounds."""
     ratios = [r["shard"] / max(r["step"], r["wire"]) for r in rounds]
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
-    found: Record = {
+    result: Record = {
         "bench": "exchange_overlap", "layout": args.layout, "device": name, "graph": args.graph,
         "model": args.model, "batches_per_exchange": args.batches_per_exchange,
         "batch": args.batch, "fanout": "-".join(map(str, args.fanout)), "hidden": args.hidden,
@@ -156,25 +156,25 @@ def record(rounds: list[dict[str, float]], args: argparse.Namespace) -> Record:
     }  # fmt: skip
     for name in ("step", "wire", "exchange", "shard"):
         times = [r[name] for r in rounds]
-        found[f"{name}_ms"] = statistics.median(times)
-        found[f"{name}_least"], found[f"{name}_most"] = min(times), max(times)
-        found[f"{name}_cpu_ms"] = statistics.median(r[f"{name}_cpu"] for r in rounds)
-    found["wire_over_step"] = statistics.median(r["wire"] / r["step"] for r in rounds)
-    found["ratio"] = statistics.median(ratios)
-    found["ratio_least"], found["ratio_most"] = min(ratios), max(ratios)
-    found["over_exchange"] = statistics.median(
+        result[f"{name}_ms"] = statistics.median(times)
+        result[f"{name}_least"], result[f"{name}_most"] = min(times), max(times)
+        result[f"{name}_cpu_ms"] = statistics.median(r[f"{name}_cpu"] for r in rounds)
+    result["wire_over_step"] = statistics.median(r["wire"] / r["step"] for r in rounds)
+    result["ratio"] = statistics.median(ratios)
+    result["ratio_least"], result["ratio_most"] = min(ratios), max(ratios)
+    result["over_exchange"] = statistics.median(
         r["shard"] / max(r["step"], r["exchange"]) for r in rounds
     )
-    found["load"] = os.getloadavg()[0]
-    return found
+    result["load"] = os.getloadavg()[0]
+    return result
 
 
 def write_records(args: argparse.Namespace, path: Path, group: Group) -> None:
     """One rank; the first writes the records."""
     training = Training(args, get_spec(args.graph), group)
-    for found in (by_hot_ratio if args.layout else by_rate)(training, args):
+    for result in (by_hot_ratio if args.layout else by_rate)(training, args):
         if dist.get_rank() == 0:
-            append_records(path, [found])
+            append_records(path, [result])
     training.whole.close()
 
 

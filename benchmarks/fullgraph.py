@@ -91,8 +91,8 @@ class Model:
     def parse(text: str) -> Model:
         match = re.fullmatch(r"(\w+):(\d+)x(\d+)(?::(0?\.\d+))?", text)
         if match is None or match[1] not in _KINDS:
-            known = f"KIND:LAYERSxHIDDEN[:DROPOUT], of {', '.join(_KINDS)}"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {known}")
+            form = f"KIND:LAYERSxHIDDEN[:DROPOUT], of {', '.join(_KINDS)}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
         dropout = float(match[4] or 0)
         return Model(match[1], int(match[2]), int(match[3]), feature_dropout=dropout)
 
@@ -111,14 +111,14 @@ class Model:
         options.setdefault("dropout", self.dropout)
         if self.kind == "GAT":
             options["heads"] = _HEADS
-        made = getattr(pyg_nn.models, _KINDS[self.kind])(
+        model = getattr(pyg_nn.models, _KINDS[self.kind])(
             spec.feature_dim, self.hidden, self.layers, spec.num_classes, **options
         )
         if self.feature_dropout:
             dropout = torch.nn.Dropout(self.feature_dropout)
-            calls = [(dropout, "x -> x"), (made, "x, edges -> x")]
-            made = pyg_nn.Sequential("x, edges", calls)
-        return made.to(device)
+            calls = [(dropout, "x -> x"), (model, "x, edges -> x")]
+            model = pyg_nn.Sequential("x, edges", calls)
+        return model.to(device)
 
 
 def models(text: str) -> list[Model]:
@@ -174,8 +174,8 @@ class Case:
 
     def by_peergraph(self, model: Model, order: str) -> Epoch:
         data = self.partition(order)
-        made = peergraph_pyg.accelerate(model.make(self.spec, self.device))
-        return training(made, data.x, data.edge_index, data.y)
+        module = peergraph_pyg.accelerate(model.make(self.spec, self.device))
+        return training(module, data.x, data.edge_index, data.y)
 
     def facts(self, model: Model) -> dict[str, object]:
         """What the plan says of the partition."""
@@ -189,8 +189,8 @@ class Case:
     def by_csr(self, model: Model) -> Epoch:
         options = {"normalize": False} if model.kind == "GCN" else {}
         x, y = self.rows(0, self.nodes)
-        made = model.make(self.spec, self.device, **options)
-        return training(made, x, csr_matrix(self.graph, model.kind), y)
+        module = model.make(self.spec, self.device, **options)
+        return training(module, x, csr_matrix(self.graph, model.kind), y)
 
     def by_broadcast(self, model: Model) -> Epoch:
         product = SplitProduct(self.graph, self.session.group)
@@ -226,7 +226,7 @@ def edge_floor_ms(model: Model, spec: GraphSpec, graph: GcnGraph, world: int) ->
 def parts_of(epoch: Epoch) -> dict[str, float]:
     """Milliseconds of the GPU's work in one epoch, by what it is."""
     spans = spans_by_kind(epoch, _PARTS)
-    parts = {f"ms_{kind}": sum(b - a for a, b in found) / 1e3 for kind, found in spans.items()}
+    parts = {f"ms_{kind}": sum(b - a for a, b in pairs) / 1e3 for kind, pairs in spans.items()}
     return {**parts, "ms_sums": length_of(spans["spmm"] + spans["exchange"]) / 1e3}
 
 

@@ -67,7 +67,7 @@ def read_graph(name: str, folder: Path | None) -> RealGraph:
 
 def cases(args: argparse.Namespace) -> list[tuple[str, RealGraph, Curve]]:
     """All that is trained: float64 and float32 without dropout, float64 with it."""
-    found = []
+    curves = []
     for name in args.graphs:
         graph = read_graph(name, args.data)
         for framework in args.frameworks:
@@ -77,8 +77,8 @@ def cases(args: argparse.Namespace) -> list[tuple[str, RealGraph, Curve]]:
                 for dtype in args.dtypes:
                     for dropout in (0.0, args.dropout)[: 1 + (dtype == "float64")]:
                         curve = Curve(framework, model, dtype, dropout, args.epochs)
-                        found.append((name, graph, curve))
-    return found
+                        curves.append((name, graph, curve))
+    return curves
 
 
 def run(session: Session) -> None:
@@ -118,19 +118,19 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
     for record in records:
         case = tuple(record[key] for key in _CASE)
         curves.setdefault(case, {})[_way(record)] = record["losses"]
-    worlds = sorted({way for found in curves.values() for way in found if isinstance(way, int)})
+    worlds = sorted({way for of_case in curves.values() for way in of_case if isinstance(way, int)})
     heads = [*_CASE, "loss", "other order"]
     heads += [f"{world} rank{'s' if world > 1 else ''}" for world in worlds]
     lines, faults = [], []
-    for case, found in curves.items():
-        if PLAIN not in found:
+    for case, of_case in curves.items():
+        if PLAIN not in of_case:
             continue
-        plain = found[PLAIN]
+        plain = of_case[PLAIN]
         cells = [*map(str, case), f"{plain[0]:.4f} to {plain[-1]:.4f}"]
-        rounding = greatest_difference(found.get(OTHER_ORDER, plain), plain)
+        rounding = greatest_difference(of_case.get(OTHER_ORDER, plain), plain)
         allowed = max(TOLERANCES[str(case[3])], _ROUNDINGS * rounding)
         for way in (OTHER_ORDER, *worlds):
-            losses = found.get(way)
+            losses = of_case.get(way)
             if losses is None:
                 cells.append("")
                 continue
@@ -180,7 +180,7 @@ def main() -> int:
     before = [record for record in read_records(out) if "losses" in record]
     args.recorded = {(*(record[key] for key in _CASE), _way(record)) for record in before}
     offset = out.stat().st_size
-    code = max(launch(run, given) for given in launches(args))
+    code = max(launch(run, launched) for launched in launches(args))
     records = [*before, *read_records(out, offset)]
     errors = [record["error"] for record in records if "error" in record]
     text, faults = summarise([record for record in records if "losses" in record])

@@ -56,8 +56,8 @@ def peak_of(work: Callable[[], object], device: torch.device) -> tuple[int, int]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         work()
     assert profile.profiler is not None
-    found = profile.profiler.kineto_results.events()
-    events = [event for event in found if event.name() == "[memory]"]
+    results = profile.profiler.kineto_results.events()
+    events = [event for event in results if event.name() == "[memory]"]
     allocated = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         allocated += event.nbytes()
@@ -92,13 +92,13 @@ def measure_buffers(case: Case, system: str, counts: list[int]) -> dict[int, tup
     """
     session, args = case.session, case.session.args
     unit = -(-case.nodes // session.world) * args.hidden * 4
-    found = {}
+    by_layers = {}
     for layers in counts:
         model = model_of(args, layers)
         fields = {"graph": case.spec.name, "layers": str(model), "system": system}
         with session.section(" ".join(fields.values()), **fields):
             epoch = session.together(lambda m=model: _make(case, system, m))
-            before, more = found[layers] = epoch_peak(session, epoch)
+            before, more = by_layers[layers] = epoch_peak(session, epoch)
             reserved = torch.cuda.memory_reserved() if session.device.type == "cuda" else None
             session.recorder.note(
                 part="buffers",
@@ -111,7 +111,7 @@ def measure_buffers(case: Case, system: str, counts: list[int]) -> dict[int, tup
                 **fields,
             )
             del epoch
-    return found
+    return by_layers
 
 
 def measure_layers(case: Case, system: str, peaks: dict[int, tuple[int, int]]) -> None:
@@ -181,8 +181,8 @@ def runs_within(case: Case, system: str, layers: int) -> bool:
     torch.cuda.reset_peak_memory_stats()
     _train_twice(case, system, layers)
     slots = Transport.of(session.group).reserve(1) or []
-    taken = torch.cuda.max_memory_reserved() + sum(slot.numel() for slot in slots)
-    return bool(max(session.group.all_gather(taken)) <= session.args.cap * 2**30)
+    reserved = torch.cuda.max_memory_reserved() + sum(slot.numel() for slot in slots)
+    return bool(max(session.group.all_gather(reserved)) <= session.args.cap * 2**30)
 
 
 def _train_twice(case: Case, system: str, layers: int) -> None:

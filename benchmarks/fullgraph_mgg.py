@@ -64,16 +64,16 @@ class Case:
     def __init__(self, session: Session, name: str) -> None:
         self.session, self.name = session, name
         self.spec, arrangement = parse_name(name)
-        made = make_gcn_graph(self.spec, session.device, arrangement)
-        self.num_nodes = made.num_nodes
+        inputs = make_gcn_graph(self.spec, session.device, arrangement)
+        self.num_nodes = inputs.num_nodes
         order: Any = "random"
         if arrangement == "communities":
             order = communities_of(self.spec, self.num_nodes, session.device)
             order = order * session.world // self.num_nodes
         x = torch.empty(self.num_nodes, self.spec.feature_dim, device=session.device)
-        edges = made.edge_index(with_loops=False)
+        edges = inputs.edge_index(with_loops=False)
         data = Data(x=fill_features(0, x), edge_index=edges, num_nodes=self.num_nodes)
-        del made, x, edges
+        del inputs, x, edges
         self.data = peergraph_pyg.full_graph(data, group=session.group, order=order)
         self.plan = peergraph_pyg.partition_of(self.data).plan
         self.structure: PartitionedCsc = self.data.edge_index.structure
@@ -137,8 +137,8 @@ def time_models(case: Case) -> None:
     for name, (kind, layers, hidden) in MODELS.items():
         torch.manual_seed(7)
         out = spec.num_classes if layers > 1 else None
-        made = getattr(pyg_models, kind)(spec.feature_dim, hidden, layers, out)
-        model = peergraph_pyg.accelerate(made.to(session.device).eval())
+        plain = getattr(pyg_models, kind)(spec.feature_dim, hidden, layers, out)
+        model = peergraph_pyg.accelerate(plain.to(session.device).eval())
         published = TABLE_4.get(case.name) if layers == 1 else None
         for mode in MODES:
             structure.mode = mode

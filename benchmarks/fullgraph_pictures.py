@@ -82,15 +82,15 @@ def _timeline(row: Record, axes: Any) -> None:
 
 def _orders(rows: list[Record], folder: Path) -> Path | None:
     """The speed-up over the graph's own order without overlap."""
-    found = {(r["graph"], r["layers"], r["world"], r.get("setting", "")): r["ms"] for r in rows
+    times = {(r["graph"], r["layers"], r["world"], r.get("setting", "")): r["ms"] for r in rows
              if r["system"] == "peergraph"}  # fmt: skip
-    cases = [case[:3] for case in found if case[3] == "original, no overlap"]
+    cases = [case[:3] for case in times if case[3] == "original, no overlap"]
     if not cases:
         return None
     figure, axes = plt.subplots(figsize=(7, 3))
     for s, (setting, (label, color)) in enumerate(_SETTINGS.items()):
         for i, case in enumerate(cases):
-            ratio = found[(*case, "original, no overlap")] / found[(*case, setting)]
+            ratio = times[(*case, "original, no overlap")] / times[(*case, setting)]
             axes.bar(i + 0.26 * (s - 1), ratio, 0.25, color=color, label=None if i else label)
             axes.text(
                 i + 0.26 * (s - 1), ratio, f"{ratio:.2f}", ha="center", va="bottom", fontsize=7
@@ -106,15 +106,15 @@ def _orders(rows: list[Record], folder: Path) -> Path | None:
 
 def _denser(rows: list[Record], folder: Path) -> Path | None:
     """Speed-up over one GPU by the factor of the edges."""
-    found = {(float(r["graph"].partition("*")[2]), r["world"]): r["ms"] for r in rows
+    times = {(float(r["graph"].partition("*")[2]), r["world"]): r["ms"] for r in rows
              if r["system"] == "peergraph" and "setting" not in r}  # fmt: skip
-    factors = sorted({factor for factor, _ in found})
-    worlds = sorted({world for _, world in found} - {1})
+    factors = sorted({factor for factor, _ in times})
+    worlds = sorted({world for _, world in times} - {1})
     if not factors or not worlds:
         return None
     figure, axes = plt.subplots(figsize=(5, 3))
     for world in worlds:
-        ratios = [found[factor, 1] / found[factor, world] for factor in factors]
+        ratios = [times[factor, 1] / times[factor, world] for factor in factors]
         (line,) = axes.plot(factors, ratios, marker="o", label=f"{world} GPUs")
         axes.axhline(world, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log", base=2)

@@ -141,8 +141,8 @@ def with_backward(op: Op, o: Operands) -> Callable[[], object] | None:
     if not out.requires_grad or out is o.x:
         return None
     inputs = [o.x, *o.parameters]
-    found = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
-    used = [t for t, gradient in zip(inputs, found, strict=True) if gradient is not None]
+    grads = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
+    used = [t for t, gradient in zip(inputs, grads, strict=True) if gradient is not None]
     gradient = torch.ones_like(out.detach())
     return lambda: torch.autograd.grad(op(o), used, gradient)
 
@@ -152,8 +152,8 @@ def time_ops(session: Session) -> None:
     assert isinstance(partitioned.x, PartitionedTensor)
     for name, op in OPS.items():
         with session.section(name):
-            calls = {name: [partial(op, given) for given in (partitioned, plain)]}
-            gradients = [with_backward(op, given) for given in (partitioned, plain)]
+            calls = {name: [partial(op, x) for x in (partitioned, plain)]}
+            gradients = [with_backward(op, x) for x in (partitioned, plain)]
             if None not in gradients:
                 calls[f"{name} + backward"] = [run for run in gradients if run is not None]
             for call, runs in calls.items():

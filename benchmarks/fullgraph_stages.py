@@ -44,7 +44,7 @@ def time_stages(session: Session, graph: FullGraph, name: str, order: str, dim: 
     stages = BlockStages(structure.plan, args.mode)
     blocks = SourceBlocks(structure.local, stages)
     transport = Transport.of(session.group)
-    found: dict[str, float] = {}
+    slowest: dict[str, float] = {}
 
     def sums(_: object, __: object) -> Tensor:
         return staged_spmm(blocks, rows)
@@ -65,13 +65,13 @@ def time_stages(session: Session, graph: FullGraph, name: str, order: str, dim: 
         fields = {"graph": name, "dim": dim, "setting": order, "way": way}
         with session.section(" ".join(map(str, fields.values())), **fields), context:
             timing = measure(session, run)
-            found[way] = max(session.group.all_gather(timing.ms))
+            slowest[way] = max(session.group.all_gather(timing.ms))
             more: dict[str, object] = {}
             if run is sums:
                 more["timeline"] = session.group.all_gather(_timeline(session, blocks, rows))
             if way == "overlap":
                 costs = mode_costs(graph.plan.facts, 4 * dim, graph.plan.topology)
-                more["hidden"] = (found["no overlap"] - found["overlap"]) / found["copies"]
+                more["hidden"] = (slowest["no overlap"] - slowest["overlap"]) / slowest["copies"]
                 more["predicted_ms"] = 1e3 * costs[args.mode].seconds
                 more["edge_imbalance"] = _edge_imbalance(graph)
             session.recorder.add(timing, system="peergraph", **fields, **more)
@@ -94,9 +94,9 @@ def run(session: Session) -> None:
     for name in session.args.graphs:
         with session.stage(f"graph {name}"):
             spec, arrangement = parse_name(name)
-            made = make_gcn_graph(spec, session.device, arrangement)
-            edges, count = made.edge_index(), made.num_nodes
-            del made
+            inputs = make_gcn_graph(spec, session.device, arrangement)
+            edges, count = inputs.edge_index(), inputs.num_nodes
+            del inputs
         for order in session.args.orders:
             with session.stage(f"order {order}"):
                 graph = FullGraph.build(

@@ -67,12 +67,12 @@ def parts(batch: int) -> dict[str, Callable[[], Any]]:
             yield from peergraph_pyg.prefetch(loader, depth)
 
     def resident() -> Iterator[Any]:
-        made = endless(0)
-        kept = [next(made) for _ in range(_RESIDENT)]
+        stream = endless(0)
+        held = [next(stream) for _ in range(_RESIDENT)]
         while True:
-            yield from kept
+            yield from held
 
-    found: dict[str, Callable[[], Any]] = {}
+    steps: dict[str, Callable[[], Any]] = {}
     for layers in ("PyG", "accelerated"):
         model = GraphSAGE(_FEATURES, _HIDDEN, 3, out_channels=_CLASSES, dropout=0.5)
         model = model.to(device)
@@ -106,13 +106,13 @@ def parts(batch: int) -> dict[str, Callable[[], Any]]:
 
         for function in (forward, backward, step):
             batches = resident()
-            found[f"{layers} {function.__name__}"] = lambda f=function, b=batches: f(b)
+            steps[f"{layers} {function.__name__}"] = lambda f=function, b=batches: f(b)
         ahead = endless(1)
-        found[f"{layers} loader"] = lambda f=step, b=ahead: f(b)
-    made, typed = endless(0), _typed_batches(batch)
-    found["batches"] = lambda: next(made)
-    found["typed batches"] = lambda: next(typed)
-    return found
+        steps[f"{layers} loader"] = lambda f=step, b=ahead: f(b)
+    plain, typed = endless(0), _typed_batches(batch)
+    steps["batches"] = lambda: next(plain)
+    steps["typed batches"] = lambda: next(typed)
+    return steps
 
 
 def _typed_batches(batch: int) -> Iterator[Any]:
@@ -172,8 +172,8 @@ def compare(before: str, after: str, rounds: int, *options: str) -> None:
             both = [build.ask(None) for build in builds]
             if both[0]["is_exact"] and both[0]["losses"] != both[1]["losses"]:
                 raise AssertionError(f"losses differ: {both[0]['losses']}, {both[1]['losses']}")
-            for times, found in zip(measured, both, strict=True):
-                times.append(found["times"])
+            for times, one in zip(measured, both, strict=True):
+                times.append(one["times"])
     finally:
         for build in builds:
             build.close()

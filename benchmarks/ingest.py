@@ -84,8 +84,8 @@ def measure(edges: Path, num_nodes: int, num_edges: int, memory: int, probe: int
     """One record of the edges in a folder."""
     store = edges.with_name("store")
     inputs = [*edges.iterdir(), *edges.parent.glob(_FEATURES)]
-    for given in inputs:
-        forget(given)
+    for source in inputs:
+        forget(source)
     read_rate, write_rate = disk_rates(edges.parent, probe)
     rates = f"{read_rate / 1e6:.0f} and {write_rate / 1e6:.0f} MB/s"
     print(f"the disk reads and writes {rates}; ingest begins", flush=True)
@@ -95,7 +95,7 @@ def measure(edges: Path, num_nodes: int, num_edges: int, memory: int, probe: int
     facts = json.loads(done.stdout.splitlines()[-1])
     assert facts["edges"] == num_edges
     shutil.rmtree(store)
-    size = sum(given.stat().st_size for given in inputs)
+    size = sum(source.stat().st_size for source in inputs)
     disk_seconds = facts["read"] / read_rate + facts["written"] / write_rate
     return {
         "bench": "ingest",
@@ -149,9 +149,9 @@ def main() -> int:
             edges.mkdir()
             write_edges(edges, ending, num_nodes, num_edges, threads)
             for memory in map(byte_count, args.memory.split(",")):
-                found = measure(edges, num_nodes, num_edges, memory, args.probe)
-                rows.append({**found, "features": args.features, "load": os.getloadavg()[0]})
-                print(f"{ending}: {found['s']:.1f} s, {found['cpu_s']:.1f} s of all threads")
+                record = measure(edges, num_nodes, num_edges, memory, args.probe)
+                rows.append({**record, "features": args.features, "load": os.getloadavg()[0]})
+                print(f"{ending}: {record['s']:.1f} s, {record['cpu_s']:.1f} s of all threads")
                 append_records(args.out, rows[-1:])
             shutil.rmtree(edges)
     print(render("ingest", rows, _COLUMNS))

@@ -103,8 +103,8 @@ class TorchKinds:
             counts = torch.bincount(targets, minlength=frontier.numel())
             begins = counts.cumsum(0) - counts
             rank = torch.arange(targets.numel(), device=targets.device) - begins[targets]
-            found = self.indices[edges[rank < fanout]].long().unique()
-            frontier = found[~torch.isin(found, nodes)]
+            neighbors = self.indices[edges[rank < fanout]].long().unique()
+            frontier = neighbors[~torch.isin(neighbors, nodes)]
             nodes = torch.cat([nodes, frontier])
         return nodes
 
@@ -114,8 +114,8 @@ class TorchKinds:
             begin, end = self.indptr[nodes[-1]], self.indptr[nodes[-1] + 1]
             drawn = begin + (torch.rand(begin.shape, device=start.device) * (end - begin)).long()
             stays = drawn >= end
-            taken = self.indices[drawn.masked_fill(stays, 0)].long()
-            nodes.append(torch.where(stays, nodes[-1], taken))
+            steps = self.indices[drawn.masked_fill(stays, 0)].long()
+            nodes.append(torch.where(stays, nodes[-1], steps))
         return torch.stack(nodes, 1)
 
     def _all_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,8 +201,8 @@ def _fields(session: Session, kind: str, fanouts: list[int], batch: int) -> dict
 
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], PLANS, "replicated", graph="products")
-    known = [*OPTIONS, *WALKS]
-    result.add_argument("--kinds", type=words_of(known), default=",".join(known))
+    names = [*OPTIONS, *WALKS]
+    result.add_argument("--kinds", type=words_of(names), default=",".join(names))
     result.add_argument("--cases", type=cases, default="15-10:1024", help="FANOUTS:BATCH,...")
     return result
 

@@ -172,8 +172,8 @@ def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, 
         run(x).flatten(1).backward(scale)
 
     # A structure of Peergraph's that is kept gets its transpose, too.
-    kept = graph.sample is None and fields["system"] == "peergraph"
-    for _ in range(5 if kept else 1):
+    is_kept = graph.sample is None and fields["system"] == "peergraph"
+    for _ in range(5 if is_kept else 1):
         step()
     more = {}
     if session.device.type == "cuda":

@@ -138,8 +138,8 @@ def _bars(panel: Any, rows: Sequence[Record], kinds: dict[str, tuple[str, str]])
 
 def _published(panel: Any, rows: Sequence[Record]) -> None:
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
-    found = {row["graph"]: row["published_ms"] for row in rows if "published_ms" in row}
-    for graph, ms in found.items():
+    published = {row["graph"]: row["published_ms"] for row in rows if "published_ms" in row}
+    for graph, ms in published.items():
         at = graphs.index(graph)
         panel.hlines(ms, at - 0.45, at + 0.45, color="black", linewidth=1.2)
 

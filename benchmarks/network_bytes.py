@@ -87,14 +87,14 @@ def rank_batches(
     mine = train[torch.randperm(train.numel(), generator=torch.Generator().manual_seed(0))]
     mine = mine[rank :: args.machines * args.ranks][: args.batch * args.batches]
     loader = NeighborLoader(shared, args.fanout, input_nodes=mine, batch_size=args.batch)
-    found = []
+    nodes = []
     for batch in loader:
         assert torch.equal(batch.x[:, 0].long(), batch.n_id)
-        found.append((batch.n_id, batch.n_id[table.is_remote(batch.n_id)]))
+        nodes.append((batch.n_id, batch.n_id[table.is_remote(batch.n_id)]))
     dist.barrier()
     traffic = store.network_traffic()
     store.close()
-    return found, {"rows": traffic.rows_received, "bytes": traffic.bytes_sent}
+    return nodes, {"rows": traffic.rows_received, "bytes": traffic.bytes_sent}
 
 
 def steps_of(ranks: list[list[Batch]]) -> list[list[Batch]]:

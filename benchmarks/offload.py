@@ -62,15 +62,15 @@ _GPUS = 4  # of HongTu
 
 def models(text: str) -> list[tuple[str, tuple[int, ...]]]:
     """``GCN:0-128-0,GAT:0-128-0``; 0 stands for the graph's features or classes."""
-    found = []
+    parsed = []
     for word in words(text):
         kind, _, widths = word.partition(":")
         numbers = widths.split("-")
         if kind not in KINDS or len(numbers) < 2 or not all(n.isdigit() for n in numbers):
-            known = ", ".join(KINDS)
-            raise argparse.ArgumentTypeError(f"{word!r} is not KIND:WIDTH-...-WIDTH, of {known}")
-        found.append((kind, tuple(map(int, numbers))))
-    return found
+            kinds = ", ".join(KINDS)
+            raise argparse.ArgumentTypeError(f"{word!r} is not KIND:WIDTH-...-WIDTH, of {kinds}")
+        parsed.append((kind, tuple(map(int, numbers))))
+    return parsed
 
 
 def budgets(text: str) -> list[int | None]:

@@ -193,8 +193,8 @@ def _run_on(session: Session, spec: GraphSpec, parts: list[str], topology: Topol
         return
     with session.section(spec.name, graph=spec.name):
         fanouts, batch = session.args.cases[0]
-        made = make_workload(session, spec, fanouts, batch, session.args.feature_dim)
-        measurements = Measurements(made)
+        workload = make_workload(session, spec, fanouts, batch, session.args.feature_dim)
+        measurements = Measurements(workload)
         for part in parts:
             with session.section(part, part=part):
                 PARTS[part](measurements, topology, Watch(session, session.args.part_limit))

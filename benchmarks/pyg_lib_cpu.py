@@ -165,13 +165,13 @@ def measure(graph: Graph, case: Case, threads: int, rounds: int) -> dict[str, An
 
 def measure_all(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A record for each case and number of threads; cases of one graph follow each other."""
-    made: tuple[tuple[int, str], Graph] | None = None
+    last: tuple[tuple[int, str], Graph] | None = None
     for case in sorted(all_cases(), key=lambda case: (case.degree, case.times)):
         key = case.degree, case.times
-        if made is None or made[0] != key:
-            made = key, Graph(int(args.edges), *key)
+        if last is None or last[0] != key:
+            last = key, Graph(int(args.edges), *key)
         for threads in args.threads:
-            yield measure(made[1], case, threads, args.rounds)
+            yield measure(last[1], case, threads, args.rounds)
 
 
 def main() -> None:

@@ -232,10 +232,10 @@ def arguments() -> argparse.ArgumentParser:
     add_arguments(result, case_list="15-10-5:1024")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
     result.add_argument("--hidden", type=int, default=256)
-    for name, known in (("layers", _LAYERS), ("ways", _WAYS)):
-        default = "loader,accelerated" if name == "layers" else ",".join(known)
+    for name, choices in (("layers", _LAYERS), ("ways", _WAYS)):
+        default = "loader,accelerated" if name == "layers" else ",".join(choices)
         result.add_argument(
-            f"--{name}", type=words_of(known), default=default, help=f"of {', '.join(known)}"
+            f"--{name}", type=words_of(choices), default=default, help=f"of {', '.join(choices)}"
         )
     turns = "rounds in which the makers of batches take turns, in place of the ways"
     result.add_argument("--turns", type=int, default=0, help=turns)

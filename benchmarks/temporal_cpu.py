@@ -137,13 +137,13 @@ def compare_windows(num_edges: int, rounds: int, device: str) -> None:
                 ]
                 seconds: list[list[float]] = [[] for _ in calls]
                 for number in range(rounds + 3):
-                    for (one, arguments), kept in zip(calls, seconds, strict=True):
+                    for (one, arguments), laps in zip(calls, seconds, strict=True):
                         begin = clock()
                         one.sample(seeds[number % 64], number, **arguments)
                         if on_gpu:
                             torch.cuda.synchronize()
-                        kept.append(clock() - begin)
-                ms = [1e3 * statistics.median(kept[3:]) for kept in seconds]
+                        laps.append(clock() - begin)
+                ms = [1e3 * statistics.median(laps[3:]) for laps in seconds]
                 row = [of, strategy, str(degree), *(f"{value:.3f}" for value in ms)]
                 row += [f"{ms[2] / ms[1]:.2f}", f"{ms[1] / ms[0]:.2f}"]
                 print(f"| {' | '.join(row)} |", flush=True)
@@ -184,9 +184,9 @@ def main() -> None:
         for number in range(args.rounds):
             answers = [build.ask(number) for build in builds]
             same &= answers[0][1] == answers[1][1]
-            for kept, answer in zip(seconds, answers, strict=True):
-                kept.append(answer[0])
-        before, after = (1e3 * statistics.median(kept) for kept in seconds)
+            for laps, answer in zip(seconds, answers, strict=True):
+                laps.append(answer[0])
+        before, after = (1e3 * statistics.median(laps) for laps in seconds)
         row = [*map(str, case), f"{before:.2f}", f"{after:.2f}", f"{before / after:.2f}"]
         row.append("yes" if same else "no")
         print(f"| {' | '.join(row)} |", flush=True)

@@ -91,8 +91,8 @@ class Deep(nn.Module):
         h = self.encoder(data.x)
         for layer in self.layers:
             h = layer(h, data.edge_index)
-        found: Tensor = self.out(h.relu())
-        return found
+        logits: Tensor = self.out(h.relu())
+        return logits
 
 
 class _Sage(nn.Module):

@@ -38,8 +38,8 @@ def with_held_out_edges(path: Path) -> Any:
     generator = torch.Generator().manual_seed(0)
     edges = edges[:, torch.randperm(edges.shape[1], generator=generator)]
     held_out = int(_HELD_OUT * edges.shape[1])
-    val, test, kept = edges.split([held_out, held_out, edges.shape[1] - 2 * held_out], dim=1)
-    both_ways = torch.cat([kept, kept.flip(0)], dim=1)
+    val, test, train = edges.split([held_out, held_out, edges.shape[1] - 2 * held_out], dim=1)
+    both_ways = torch.cat([train, train.flip(0)], dim=1)
     g = dgl.graph((both_ways[0], both_ways[1]), num_nodes=whole.num_nodes())
     g.ndata["feat"] = whole.ndata["feat"]
     anything = torch.randint(0, whole.num_nodes(), (2, 2 * held_out), generator=generator)

@@ -253,8 +253,8 @@ def graphbolt(side: Side, settings: Settings, seed: int) -> float:
         pipe = pipe.copy_to(side.device, extra_attrs=["seed_nodes"])
         pipe = pipe.sample_neighbor(graph, fanouts)
         pipe = pipe.fetch_feature(features, node_feature_keys=["feat"])
-        for found in gb.DataLoader(pipe):
-            yield model(found.blocks, found.node_features["feat"]), found.labels
+        for minibatch in gb.DataLoader(pipe):
+            yield model(minibatch.blocks, minibatch.node_features["feat"]), minibatch.labels
 
     def losses() -> Iterable[Tensor]:
         for out, label in outputs("train", settings.batch, settings.fanouts, True):

@@ -104,9 +104,9 @@ def publish(
         package: whose version is told beside torch's.
     """
     options = [f"{key} {value}" for key, value in vars(args).items() if _is_setting(value)]
-    made = f"Made by `benchmarks/{Path(sys.argv[0]).name}` with {', '.join(options)}; torch "
-    made += f"{torch.__version__}, {package} {version(package)}."
-    text = "\n".join([*table(head, lines, texts), made])
+    source = f"Made by `benchmarks/{Path(sys.argv[0]).name}` with {', '.join(options)}; torch "
+    source += f"{torch.__version__}, {package} {version(package)}."
+    text = "\n".join([*table(head, lines, texts), source])
     print(text)
     if args.out is not None:
         args.out.write_text(filled(args.out.read_text(), {name: text}))

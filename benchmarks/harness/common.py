@@ -26,9 +26,9 @@ def words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
-def words_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """Parses words of which all must be known."""
-    names = list(known)
+def words_of(choices: Iterable[str]) -> Callable[[str], list[str]]:
+    """Parses words that must all be among the choices."""
+    names = list(choices)
 
     def parse(text: str) -> list[str]:
         unknown = [word for word in words(text) if word not in names]
@@ -117,10 +117,10 @@ def main(
     """
     args = arguments.parse_args()
     args.bench = bench
-    for name, known in (("peers", peers), ("plans", args.known_plans)):
-        unknown = sorted(set(getattr(args, name)) - set(known))
+    for name, names in (("peers", peers), ("plans", args.known_plans)):
+        unknown = sorted(set(getattr(args, name)) - set(names))
         if unknown:
-            arguments.error(f"--{name}: unknown {', '.join(unknown)}; there are {', '.join(known)}")
+            arguments.error(f"--{name}: unknown {', '.join(unknown)}; there are {', '.join(names)}")
     if args.device == "cuda" and torch.cuda.device_count() < args.world:
         arguments.error(f"--world {args.world}: there are {torch.cuda.device_count()} GPUs")
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +129,7 @@ def main(
         path.touch()
         args.out = str(path)
         offset = path.stat().st_size
-        code = max((launch(body, given) for given in launches(args)), default=0)
+        code = max((launch(body, launched) for launched in launches(args)), default=0)
         records = read_records(path, offset)
     print(tables(records), flush=True)
     return code or int(any("error" in record for record in records))

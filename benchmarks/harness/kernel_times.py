@@ -24,7 +24,7 @@ def spans_by_kind(
     spans: dict[str, list[Span]] = {kind: [] for kind in (*kinds, "rest")}
     for event in _events_of(work):
         name = event.name.lower()
-        kind = next((k for k, found in kinds.items() if any(f in name for f in found)), "rest")
+        kind = next((k for k, parts in kinds.items() if any(f in name for f in parts)), "rest")
         spans[kind].append((event.time_range.start, event.time_range.end))
     return spans
 
@@ -67,11 +67,11 @@ def _gaps(spans: Sequence[Span]) -> list[tuple[float, float]]:
 
 
 def _by_name(events: Sequence[Any]) -> list[tuple[str, float, int]]:
-    found: dict[str, tuple[float, int]] = {}
+    totals: dict[str, tuple[float, int]] = {}
     for event in events:
-        us, calls = found.get(event.name, (0.0, 0))
-        found[event.name] = us + event.time_range.elapsed_us(), calls + 1
-    rows = [(name, us, calls) for name, (us, calls) in found.items()]
+        us, calls = totals.get(event.name, (0.0, 0))
+        totals[event.name] = us + event.time_range.elapsed_us(), calls + 1
+    rows = [(name, us, calls) for name, (us, calls) in totals.items()]
     return sorted(rows, key=lambda row: -row[1])
 
 

@@ -61,8 +61,8 @@ def parse_name(name: str) -> tuple[GraphSpec, str]:
     """
     preset, _, arrangement = name.partition(":")
     if arrangement not in ARRANGEMENTS:
-        known = ", ".join(filter(None, ARRANGEMENTS))
-        raise ValueError(f"unknown arrangement {arrangement!r} of a graph; there are {known}")
+        names = ", ".join(filter(None, ARRANGEMENTS))
+        raise ValueError(f"unknown arrangement {arrangement!r} of a graph; there are {names}")
     return get_spec(preset), arrangement
 
 

@@ -78,8 +78,8 @@ def get_local_spec(name: str) -> LocalGraphSpec:
     """A preset by name; "NAME/D" has 1/D of its nodes and edges."""
     base, _, divisor = name.partition("/")
     if base not in LOCAL_PRESETS or not re.fullmatch(r"[\d.]*", divisor):
-        known = ", ".join(LOCAL_PRESETS)
-        raise ValueError(f"unknown graph {name!r}; there are {known}, and NAME/DIVISOR")
+        names = ", ".join(LOCAL_PRESETS)
+        raise ValueError(f"unknown graph {name!r}; there are {names}, and NAME/DIVISOR")
     spec = LOCAL_PRESETS[base]
     return spec.scaled(float(divisor)) if divisor else spec  # type: ignore[return-value]
 
@@ -95,13 +95,13 @@ def expected_alpha(shares: Sequence[float], parts_log2: int, degrees: Tensor) ->
 
 
 def _expected_alpha(shares: Sequence[float], parts_log2: int, degrees: Array) -> float:
-    found, chance = 1.0, 0.0
+    distinct, chance = 1.0, 0.0
     for level in range(parts_log2):
         # The chance that an edge goes to a part in the same block of this level, not the next one.
         chance += shares[level] * 2.0 ** (level - parts_log2)
         missed = float(np.exp(-degrees * chance).mean())
-        found += 2 ** (parts_log2 - level - 1) * (1.0 - missed)
-    return found
+        distinct += 2 ** (parts_log2 - level - 1) * (1.0 - missed)
+    return distinct
 
 
 @lru_cache(maxsize=16)

@@ -84,9 +84,9 @@ def distributed(batches: Sequence[Tensor], layout: Layout) -> Sent:
     Args:
         batches: the ids of each rank's mini-batch.
     """
-    found = [layout.elsewhere(ids, rank // layout.ranks) for rank, ids in enumerate(batches)]
+    remote = [layout.elsewhere(ids, rank // layout.ranks) for rank, ids in enumerate(batches)]
     pairs = layout.world_size * (layout.world_size - layout.ranks)
-    return Sent(sum(ids.numel() for ids in found), pairs)
+    return Sent(sum(ids.numel() for ids in remote), pairs)
 
 
 def hierarchy(batches: Sequence[Tensor], layout: Layout) -> Sent:

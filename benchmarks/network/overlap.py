@@ -116,8 +116,8 @@ class Training:
             session.fetch(*([(table, ids)] for ids in batches)).wait()
 
         with opened as session, in_stream(exchange.streams.rows):
-            found = timed(rounds, fetch, _WARM_UP, self._args.steps // per_round, self._device)
-        return Epoch(found.seconds / per_round, found.cpu_seconds / per_round)
+            timing = timed(rounds, fetch, _WARM_UP, self._args.steps // per_round, self._device)
+        return Epoch(timing.seconds / per_round, timing.cpu_seconds / per_round)
 
     def wire(self, recorded: Recorded, is_ddp: bool) -> Epoch:
         """Sends as many bytes between ranks of different machines as a step does, and nothing else:
@@ -224,16 +224,16 @@ def partners(machines: Machines) -> list[int]:
 
 def most(value: float) -> float:
     """The most of all ranks'. Collective."""
-    found = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return found.item()
+    reduced = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(reduced, dist.ReduceOp.MAX)
+    return reduced.item()
 
 
 def total(value: float) -> float:
     """The sum of all ranks'. Collective."""
-    found = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(found)
-    return found.item()
+    reduced = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(reduced)
+    return reduced.item()
 
 
 def hot_ratio_for(share: float, internal: Tensor, num_rows: int) -> float:

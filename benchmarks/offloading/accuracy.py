@@ -55,16 +55,16 @@ def measure_accuracy(
         model: Any = Gnn(kind, columns, heads).to(session.device)
         if data is partitioned:
             model = peergraph_pyg.accelerate(model)
-        found = _train(session, model, data)
+        curves = _train(session, model, data)
         fields = {"part": "accuracy", "graph": graph.name, "layers": layers, "kind": kind}
-        session.recorder.note(system=system, **fields, **found)
-        session.note(f"{graph.name}, {layers}, {system}: test {found['test'][-1]:.4f}")
+        session.recorder.note(system=system, **fields, **curves)
+        session.note(f"{graph.name}, {layers}, {system}: test {curves['test'][-1]:.4f}")
 
 
 def _train(session: Session, model: Any, data: Any) -> dict[str, list[float]]:
     """Losses, and accuracies after each epoch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
-    found: dict[str, list[float]] = {"losses": [], "validation": [], "test": []}
+    curves: dict[str, list[float]] = {"losses": [], "validation": [], "test": []}
     labels = data.y[data.train_mask]
     for epoch in range(_EPOCHS):
         if epoch % _NOTED == 0:
@@ -74,11 +74,11 @@ def _train(session: Session, model: Any, data: Any) -> dict[str, list[float]]:
         loss = F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], labels)
         loss.backward()
         optimizer.step()
-        found["losses"].append(float(loss.detach()))
+        curves["losses"].append(float(loss.detach()))
         model.eval()
         with torch.no_grad():
             out = model(data.x, data.edge_index)
             for what, mask in (("validation", data.val_mask), ("test", data.test_mask)):
                 right = out[mask].argmax(1) == data.y[mask]
-                found[what].append(float(right.float().mean()))
-    return found
+                curves[what].append(float(right.float().mean()))
+    return curves

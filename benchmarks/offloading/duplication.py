@@ -33,27 +33,27 @@ def measure_duplication(session: Session, name: str) -> None:
     degrees = indptr.diff()
     for parts in _PARTS:
         begin = time.perf_counter()
-        found = count_duplication(indptr, indices, cut_chunks(degrees, [spec.num_nodes], parts))
+        result = count_duplication(indptr, indices, cut_chunks(degrees, [spec.num_nodes], parts))
         session.recorder.note(
             **common,
             kind="parts",
             parts=parts,
-            alpha=found.alpha,
+            alpha=result.alpha,
             published=DUPLICATION.get(base, {}).get(parts),
             seconds=time.perf_counter() - begin,
         )
-        session.note(f"{parts} parts: alpha {found.alpha:.3f}")
+        session.note(f"{parts} parts: alpha {result.alpha:.3f}")
     counts = [b - a for a, b in (spec.node_range(rank, _RANKS) for rank in range(_RANKS))]
     chunks = CHUNKS.get(base, {}).get("GCN", 8)
-    found = count_duplication(indptr, indices, cut_chunks(degrees, counts, chunks))
+    result = count_duplication(indptr, indices, cut_chunks(degrees, counts, chunks))
     published = SAVED.get(base, (None,) * 4)
     session.recorder.note(
         **common,
         kind="batches",
         parts=_RANKS * chunks,
-        alpha=found.alpha,
-        between_ranks=found.saved_between_ranks,
-        between_batches=found.saved_between_batches,
+        alpha=result.alpha,
+        between_ranks=result.saved_between_ranks,
+        between_batches=result.saved_between_batches,
         published=published[1],
         published_between_ranks=published[2],
         published_between_batches=published[3],

@@ -58,19 +58,19 @@ def infer(session: Session, data: Data, run: Run, epochs: int) -> None:
         prepared.reset_peaks()
         seconds = {"rows": [], "classes": []}
         for _ in range(_TIMES):
-            for what, found in seconds.items():
+            for what, times in seconds.items():
                 session.barrier()
                 begin = time.perf_counter()
                 with torch.no_grad():
                     out = accelerated(prepared.x, edge_index)
                     result = (out if what == "rows" else out.argmax(-1)).full_tensor()
                 synchronize(session.device)
-                found.append(time.perf_counter() - begin)
+                times.append(time.perf_counter() - begin)
                 if what == "rows":
                     rows = result
         totals = {name: count - moved[name] for name, count in prepared.moved().items()}
         plan = prepared.graph.plan
-        found = {
+        record = {
             "system": "peergraph",
             "decision": plan.decision.partition(":")[0],
             "num_chunks": plan.offload.num_chunks if plan.offload else None,
@@ -81,17 +81,17 @@ def infer(session: Session, data: Data, run: Run, epochs: int) -> None:
             **{f"{name}_gb": count / 1e9 / 2 / _TIMES for name, count in totals.items()},
             **prepared.peaks(),
         }
-        session.recorder.note(**fields, **found)
-        session.note(f"{layers} on {run.graph}: {found['ms']:.1f} ms")
+        session.recorder.note(**fields, **record)
+        session.note(f"{layers} on {run.graph}: {record['ms']:.1f} ms")
         del prepared, accelerated, edge_index, epoch, out, result
         clear_device(session)
         if session.world == 1:
             plain = make_sage(widths).to(session.device)
             plain.load_state_dict(weights)
             theirs, took = _infer_with_pyg(session, data, plain, widths[0])
-            found = _agreement(rows.cpu(), theirs)
-            session.recorder.note(**fields, system="pyg", ms=1e3 * took, **found)
-            session.note(f"PyG: {took:.3f} s, {found}")
+            record = _agreement(rows.cpu(), theirs)
+            session.recorder.note(**fields, system="pyg", ms=1e3 * took, **record)
+            session.note(f"PyG: {took:.3f} s, {record}")
 
 
 def _infer_with_pyg(

@@ -106,14 +106,14 @@ def _whole(row: Record) -> float:
 
 def _tightest(rows: Sequence[Record], decision: str) -> dict[Case, Record]:
     """The run of each case with the smallest budget, resident or offloaded."""
-    found: dict[Case, Record] = {}
+    fastest: dict[Case, Record] = {}
     for row in rows:
         if not row["decision"].startswith(decision) or not _is_width_of_paper(row):
             continue
-        best = found.setdefault(_case(row), row)
+        best = fastest.setdefault(_case(row), row)
         if (row.get("budget_gib") or 0) < (best.get("budget_gib") or 0):
-            found[_case(row)] = row
-    return found
+            fastest[_case(row)] = row
+    return fastest
 
 
 def _multi_gpu_systems(rows: Sequence[Record]) -> Section:

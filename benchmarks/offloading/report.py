@@ -62,18 +62,18 @@ def _duplication(rows: list[Record]) -> Section:
     lines = []
     for graph in dict.fromkeys(r["graph"] for r in counted):
         of_graph = {r["parts"]: r for r in counted if r["graph"] == graph}
-        made = next(r for r in rows if r["kind"] == "made" and r["graph"] == graph)
+        graph_record = next(r for r in rows if r["kind"] == "made" and r["graph"] == graph)
         cells = [x for p in parts for x in (of_graph[p]["alpha"], of_graph[p].get("published"))]
-        lines.append([graph, made["edges"], made["seconds"], *cells])
+        lines.append([graph, graph_record["edges"], graph_record["seconds"], *cells])
     head = ["graph", "edges", "made in, s"]
     head += [f"{text} {p} parts" for p in parts for text in ("alpha,", "HongTu,")]
-    found = ["## Duplication (HongTu, Table 3)", "", *table(head, lines)]
+    first = ["## Duplication (HongTu, Table 3)", "", *table(head, lines)]
     head = ["graph", "chunks", "rows a node", "HongTu", "saved between GPUs", "HongTu",
             "saved between batches", "HongTu"]  # fmt: skip
     keys = ("graph", "parts", "alpha", "published", "between_ranks", "published_between_ranks",
             "between_batches", "published_between_batches")  # fmt: skip
     lines = [[row.get(key) for key in keys] for row in saved]
-    return [*found, "## Rows of chunks (Table 8)", "", *table(head, lines)], {}
+    return [*first, "## Rows of chunks (Table 8)", "", *table(head, lines)], {}
 
 
 def _epochs(rows: list[Record]) -> Section:

@@ -244,25 +244,25 @@ class Prepared:
         `host_gib` is the most physical memory of a rank's process, mapped files included;
         `planned_gib` and `planned_host_gib` are what the plan counts of a rank.
         """
-        found: dict[str, float | None] = {}
+        fields: dict[str, float | None] = {}
         gather, plan = self.session.group.all_gather, self.graph.plan
-        found["host_gib"] = max(gather(process_peak())) / 2**30
-        found["planned_gib"] = max(plan.bytes_by_rank) / 2**30
+        fields["host_gib"] = max(gather(process_peak())) / 2**30
+        fields["planned_gib"] = max(plan.bytes_by_rank) / 2**30
         if plan.offload is not None:
-            found["planned_host_gib"] = plan.offload.bytes_by_tier["host"] / 2**30
+            fields["planned_host_gib"] = plan.offload.bytes_by_tier["host"] / 2**30
         if self.graph.offloaded is not None:
             use = self.graph.offloaded.allocator.use
             for tier in ("device", "host", "file"):
-                found[f"rows_{tier}_gib"] = max(gather(use[tier].peak)) / 2**30
+                fields[f"rows_{tier}_gib"] = max(gather(use[tier].peak)) / 2**30
         if self.session.device.type == "cuda":
             free, total = torch.cuda.mem_get_info()
             cached = torch.cuda.memory_reserved()
             # The context and what libraries take, beside the allocator's largest share.
             driver = total - free - cached + torch.cuda.max_memory_reserved()
             peaks = gather((torch.cuda.max_memory_allocated(), driver))
-            found["peak_gib"] = max(of for of, _ in peaks) / 2**30
-            found["driver_gib"] = max(of for _, of in peaks) / 2**30
-        return found
+            fields["peak_gib"] = max(of for of, _ in peaks) / 2**30
+            fields["driver_gib"] = max(of for _, of in peaks) / 2**30
+        return fields
 
 
 def reset_process_peak() -> None:
@@ -274,8 +274,8 @@ def reset_process_peak() -> None:
 def process_peak() -> int:
     """The most bytes of physical memory that this process has had; 0: not known."""
     with suppress(OSError):
-        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-        return 1024 * int(found[1]) if found else 0
+        match = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(match[1]) if match else 0
     return 0
 
 
@@ -342,10 +342,10 @@ def _parts_of(epoch: Epoch) -> dict[str, float]:
     `busy_ms` is the time in which the GPU does anything.
     """
     spans = spans_by_kind(epoch, _PARTS)
-    found = {f"{kind}_ms": length_of(of_kind) / 1e3 for kind, of_kind in spans.items()}
-    found["gpu_ms"] = found.pop("rest_ms")
-    found["busy_ms"] = length_of([span for of_kind in spans.values() for span in of_kind]) / 1e3
-    return found
+    times = {f"{kind}_ms": length_of(of_kind) / 1e3 for kind, of_kind in spans.items()}
+    times["gpu_ms"] = times.pop("rest_ms")
+    times["busy_ms"] = length_of([span for of_kind in spans.values() for span in of_kind]) / 1e3
+    return times
 
 
 def _title(run: Run, data: Data) -> str:

@@ -35,9 +35,9 @@ def equal_cliques(topology: Topology) -> list[tuple[int, ...]]:
     ]
     for size in range(count, 1, -1):
         if count % size == 0:
-            found = _split(list(range(count)), size, mutual)
-            if found is not None:
-                return found
+            split = _split(list(range(count)), size, mutual)
+            if split is not None:
+                return split
     return [(gpu,) for gpu in range(count)]
 
 
@@ -59,11 +59,11 @@ def _cliques(
     """All cliques of `size` with `chosen` and some of `others`, which all know `chosen`."""
     if len(chosen) == size:
         return [chosen]
-    found = []
+    larger = []
     for k, gpu in enumerate(others):
-        known = [g for g in others[k + 1 :] if g in mutual[gpu]]
-        found += _cliques((*chosen, gpu), known, size, mutual)
-    return found
+        candidates = [g for g in others[k + 1 :] if g in mutual[gpu]]
+        larger += _cliques((*chosen, gpu), candidates, size, mutual)
+    return larger
 
 
 # Every rank of a benchmark imports this module, so that all know the plans by name.

@@ -74,8 +74,8 @@ def _measure(
     # One store for both rows, and for the policy where the others are compared with it.
     if factor in ("+ features", "+ sampler"):
         case = Case("clique", "clique", budget, links)
-        found = measurements.of(case, policy_key("clique", links, budget), both)
-        return {name: found[name] for name in (both if factor == "+ features" else (PLAIN,))}
+        times = measurements.of(case, policy_key("clique", links, budget), both)
+        return {name: times[name] for name in (both if factor == "+ features" else (PLAIN,))}
     policy = "solver" if factor == "+ solver" else "auto"
     return {PLAIN: measure_policy(measurements, policy, links, budget)}
 

@@ -44,10 +44,10 @@ def apart(topology: Topology) -> Topology:
 
 def topologies(topology: Topology) -> dict[str, Topology]:
     """The machine's links, as they are and masked."""
-    found = {"full": topology}
+    by_name = {"full": topology}
     if topology.num_gpus > 3:
-        found["ring"] = ring(topology)
-    return found
+        by_name["ring"] = ring(topology)
+    return by_name
 
 
 def measure_policy(

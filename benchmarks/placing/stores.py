@@ -138,8 +138,8 @@ def _fields(workload: Workload, store: Store, case: Case) -> dict[str, Any]:
         "host_gib": tiers[FEATURES].host * workload.row_bytes / 2**30,
     }
     fields |= {f"hit_{tier}": share for tier, share in zip(_TIERS, hits, strict=True)}
-    made = workload.session.first_does(lambda: _predictions(workload, store, case, tiers))
-    return fields | predicted_fields(made)
+    predicted = workload.session.first_does(lambda: _predictions(workload, store, case, tiers))
+    return fields | predicted_fields(predicted)
 
 
 _TIERS = ("replicated", "sharded", "host")
@@ -217,16 +217,16 @@ class Measurements:
         Args:
             key: the same for stores that are alike.
         """
-        known = self._known.setdefault(key, {})
-        missing = {name: make for name, make in samplers.items() if name not in known}
+        by_sampler = self._known.setdefault(key, {})
+        missing = {name: make for name, make in samplers.items() if name not in by_sampler}
         if missing:
             store = case.build(self.workload)
             try:
                 for name, make in missing.items():
-                    known[name] = measure_store(self.workload, store, case, make)
+                    by_sampler[name] = measure_store(self.workload, store, case, make)
             finally:
                 store.close()
-        return known
+        return by_sampler
 
 
 class Watch:

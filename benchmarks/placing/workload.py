@@ -137,12 +137,12 @@ def make_workload(
         batch = min(batch, nodes.numel())
         starts = [(batch * step) % (nodes.numel() - batch + 1) for step in range(_BATCHES)]
         seeds = [shuffled[start : start + batch] for start in starts]
-        made = Workload(session, spec, fanouts, batch, dim, csc, hotness, seeds, [])
+        work = Workload(session, spec, fanouts, batch, dim, csc, hotness, seeds, [])
         sampler = plain_sampler(store, fanouts)
-        made.inputs.extend(made.sample(sampler, step).nodes[NODE] for step in range(_BATCHES))
+        work.inputs.extend(work.sample(sampler, step).nodes[NODE] for step in range(_BATCHES))
     finally:
         store.close()
-    return made
+    return work
 
 
 def plain_sampler(store: Store, fanouts: Sequence[int]) -> NeighborSampler:

@@ -198,7 +198,7 @@ def _run_models(
         with session.section(f"first batch, {layers} layers", batch=batch):
             trainer = Trainer(session, graph, layers)
             # All ranks learn of an error before they wait for each other's gradients.
-            losses[layers] = session.together(lambda made=trainer: made.probe(first[0]))
+            losses[layers] = session.together(lambda one=trainer: one.probe(first[0]))
             if session.world > 1 and not args.inference:
                 trainer.connect()
             trainers[layers] = trainer
@@ -208,9 +208,9 @@ def _run_models(
     for layers, trainer in trainers.items():
 
         def whole(_: int, mark: Mark, trainer: Trainer = trainer) -> None:
-            made = next(batches)
+            first_batch = next(batches)
             mark("loader")
-            trainer.step(made)
+            trainer.step(first_batch)
             mark("train")
 
         with session.section(f"loader and {what}, {layers} layers", batch=batch):

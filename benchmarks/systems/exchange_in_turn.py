@@ -14,8 +14,8 @@ def exchange_in_turn(transport: Transport) -> Iterator[None]:
     """Within this, sums that follow an exchange in the program wait for its end (MG-GCN 6.3)."""
     start = transport.start
 
-    def start_and_wait(*given: Any) -> Pending:
-        pending = start(*given)
+    def start_and_wait(*arguments: Any) -> Pending:
+        pending = start(*arguments)
         pending.wait()
         return pending
 

@@ -35,10 +35,10 @@ class NumpySampler:
         """The neighbourhood of distinct seeds."""
         random = np.random.Generator(np.random.SFC64(seed))
         self._rows[seeds] = np.arange(seeds.size, dtype=np.int32)
-        found, count = [seeds], seeds.size
+        hops, count = [seeds], seeds.size
         rows, cols, edges = [], [], []
         for fanout in self._fanouts:
-            targets = found[-1]
+            targets = hops[-1]
             degrees = self._indptr[targets + 1] - self._indptr[targets]
             counts = np.minimum(degrees, fanout)
             positions = _choose(random, self._indptr[targets], degrees, counts, fanout)
@@ -47,9 +47,9 @@ class NumpySampler:
             rows.append(self._rows[sources])
             cols.append(np.repeat(np.arange(count - targets.size, count), counts))
             edges.append(positions)
-            found.append(new.astype(np.int64))
+            hops.append(new.astype(np.int64))
             count += new.size
-        nodes = np.concatenate(found)
+        nodes = np.concatenate(hops)
         self._rows[nodes] = -1
         row, col, edge_ids = (np.concatenate(parts) for parts in (rows, cols, edges))
         return NumpySample(nodes, row.astype(np.int64), col, edge_ids)

@@ -123,11 +123,11 @@ class BroadcastGcn:
         grad /= nodes
         grads: list[Tensor] = []
         for i in reversed(range(count)):
-            bias_grad, given = grad.sum(0), inputs.pop()
+            bias_grad, layer_input = grad.sum(0), inputs.pop()
             if not self.sums_first[i]:
                 grad = self.product(grad)
-            grads += [given.t() @ grad, bias_grad]
-            del given
+            grads += [layer_input.t() @ grad, bias_grad]
+            del layer_input
             if i == 0:
                 break
             grad = grad @ self.weights[i].t()

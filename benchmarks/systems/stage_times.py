@@ -34,10 +34,10 @@ class StageTimes:
         # Restored at the exit, also where it was replaced before.
         self._before = self._transport.__dict__.get("start")
 
-        def start_and_mark(*given: Any) -> Pending:
+        def start_and_mark(*arguments: Any) -> Pending:
             self._copies += 1
             begin = self._mark_copies(after_sums=True)
-            pending = start(*given)
+            pending = start(*arguments)
             return _Marked(self, self._copies, begin, pending)
 
         self._transport.start = start_and_mark  # type: ignore[method-assign]
