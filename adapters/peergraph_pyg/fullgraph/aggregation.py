@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn.aggr import MeanAggregation, QuantileAggregation, SumAggregation
+from torch_geometric.nn.aggr import (
+    EquilibriumAggregation,
+    MeanAggregation,
+    QuantileAggregation,
+    SumAggregation,
+)
 
 from peergraph.fullgraph import NodeIndex, PartitionedTensor
 
@@ -32,8 +38,8 @@ def aggregate(
     rank alone. Parameters of the module enter it so that their gradients are added up over ranks.
 
     Raises:
-        NotImplementedError: the module has batch normalisation or dropout in it, or aggregates by
-            source anything but sums and means.
+        NotImplementedError: the module has batch normalisation or dropout in it, aggregates by
+            source anything but sums and means, or needs all destinations at once.
     """
     if not isinstance(index, NodeIndex):
         return original(module, x, index=index, ptr=ptr, dim_size=dim_size, dim=dim, **kwargs)
@@ -53,23 +59,52 @@ def aggregate(
         degree = index.structure.out_degrees().to(x.dtype).clamp(min=1)
         return sums / degree.view(-1, *[1] * (sums.dim() - 1 - dim % sums.dim()))
 
-    # Quantiles fail if the first destination has no edges: they read the row before the first one.
-    # The user does not choose the first destination of a rank or of a chunk.
-    num_added = int(any(isinstance(part, QuantileAggregation) for part in module.modules()))
+    num_added, added = _added_destinations(module, index)
 
     def run(rows: Tensor, index: Tensor, dim_size: int, dim: int, **parameters: Tensor) -> Tensor:
+        if dim_size != size and any(
+            isinstance(m, EquilibriumAggregation) for m in module.modules()
+        ):
+            raise NotImplementedError(
+                "EquilibriumAggregation, whose regularisation is a mean over all destinations, on "
+                "several ranks or chunks; use one rank and offload=False, or another aggregation"
+            )
         values = {name.removeprefix("module."): value for name, value in parameters.items()}
         if num_added:
-            # One destination comes before the others. It has two edges: if there are no other
-            # edges, quantiles of the other destinations read the edge before the last one.
-            shape = [2 if d == dim else size for d, size in enumerate(rows.shape)]
+            ends = torch.tensor(added, device=index.device, dtype=index.dtype)
+            shape = [len(added) if d == dim else size for d, size in enumerate(rows.shape)]
             rows = torch.cat([rows.new_zeros(shape), rows], dim)
-            index = torch.cat([index.new_zeros(2), index + 1])
+            index = torch.cat([ends, index + num_added])
         call = {"index": index, "dim_size": num_added + dim_size, "dim": dim - rows.dim(), **kwargs}
         aggregated: Tensor = torch.func.functional_call(module, values, (rows,), call)
         return aggregated.narrow(dim, num_added, dim_size) if num_added else aggregated
 
     return index.reduce_edges(run, x, dim, parameters=parameters)
+
+
+def _added_destinations(module: nn.Module, index: NodeIndex) -> tuple[int, list[int]]:
+    """Destinations that come before those of each rank and chunk: their number, and their edges.
+
+    They make results independent of which destinations a rank or a chunk has. Collective.
+
+    - Quantiles fail if the first destination has no edges, which the user does not choose: they
+      read the row before the first one. With two edges, nothing is read before the first row.
+    - A module that pads all lists of edges to the longest one may use the padding, as an LSTM does:
+      the first destination has as many edges as any one of the graph.
+    """
+    parts = list(module.modules())
+    num_edges = 0
+    if any(map(_pads, parts)):
+        num_edges = int(index.structure.in_degrees().max())
+    elif any(isinstance(part, QuantileAggregation) for part in parts):
+        num_edges = 1
+    return (2, [0] * num_edges + [1]) if num_edges else (0, [])
+
+
+def _pads(module: nn.Module) -> bool:
+    """Whether a module makes a dense batch, which is as long as the longest list of edges."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "to_dense_batch" in code.co_names
 
 
 def _check(module: nn.Module, index: NodeIndex) -> None:

@@ -264,7 +264,7 @@ def _to_dense_batch(
     if not all(sizes) or (batch is not None and bool((batch != 0).any())):
         raise NotImplementedError(
             "to_dense_batch of several graphs, or of other sizes, on a partitioned graph: all its "
-            "nodes are one graph"
+            "nodes are one graph; of the edges of each node, call it in an Aggregation of a layer"
         )
     mask = torch.ones(x.row_layout.local_count, dtype=torch.bool, device=x.device)
     return x.unsqueeze(0), from_local(mask, x.row_layout).unsqueeze(0)

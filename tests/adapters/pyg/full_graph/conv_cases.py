@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.nn.conv import MessagePassing
-from torch_geometric.utils import degree, scatter, softmax
+from torch_geometric.utils import degree, scatter, softmax, to_dense_batch
 
 from .graphs import EDGE_WIDTH, RELATIONS, WIDTH, small_graph
 from .ranks import check_model, shared
@@ -370,6 +370,37 @@ def quantiles() -> None:
         check_model(pyg.SAGEConv(WIDTH, OUT, aggr=aggr), data, accelerated=False)
 
 
+class _Padded(pyg.aggr.Aggregation):
+    """A user's aggregation, whose result depends on how many rows are padded."""
+
+    def forward(self, x: Tensor, index: Tensor, ptr: Any, dim_size: int, dim: int) -> Tensor:
+        lists, _ = to_dense_batch(x, index, batch_size=dim_size)
+        found: Tensor = lists.mean(1)
+        return found
+
+
+def padded_lists() -> None:
+    """Aggregations that pad lists of edges to the longest one, and use the padding.
+
+    Also where no part and no chunk but one has a destination with more than one edge.
+    """
+    data = small_graph().sort(sort_by_row=False)
+    few = data.edge_subgraph((data.edge_index[1] == 7) | (data.edge_index[1] % 4 == 2))
+    aggregations: list[Any] = [
+        pyg.LSTMAggregation(WIDTH, OUT),
+        pyg.GRUAggregation(WIDTH, OUT),
+        pyg.LCMAggregation(WIDTH, OUT),
+        pyg.aggr.PatchTransformerAggregation(WIDTH, OUT, 2, 4),
+        pyg.SortAggregation(3),
+        _Padded(),
+    ]
+    for graph in (data, few):
+        for aggr in aggregations:
+            check_model(pyg.SimpleConv(aggr=aggr), graph, accelerated=False)
+    both = pyg.MultiAggregation([pyg.LSTMAggregation(WIDTH, OUT), "median"])
+    check_model(pyg.SimpleConv(aggr=both), data, accelerated=False)
+
+
 CASES: dict[str, Callable[[], None]] = {
     **{name: _case(*value, accelerated=True) for name, value in FUSED.items()},
     **{name: _case(*value, name in WITH_FUSED) for name, value in OTHERS.items()},
@@ -377,5 +408,6 @@ CASES: dict[str, Callable[[], None]] = {
     "inner products": inner_products,
     "one graph": one_graph,
     "links": links,
+    "padded lists": padded_lists,
     "quantiles": quantiles,
 }
