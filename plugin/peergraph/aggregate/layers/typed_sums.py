@@ -81,12 +81,12 @@ def typed_sage(
     factors = [1.0] * len(edges.rows) if scales is None else scales
     weights = [() if edge_weights is None else edge_weights for _ in edges.groups]
     by_output = _by_output(relations, len(factors))
-    biases = [_bias(*each) for each in zip(by_output, factors, strict=True)]
     return sum_and_multiply(
         edges,
         features,
-        [_matrices(group, relations, by_output, factors) for group in edges.groups],
-        biases,
+        [_weights(group, relations, by_output) for group in edges.groups],
+        [[each.bias for each in of_output if each.bias is not None] for of_output in by_output],
+        list(factors),
         [
             _edge_values(group, each, features[group.features[0]].dtype)
             for group, each in zip(edges.groups, weights, strict=True)
@@ -156,7 +156,7 @@ def typed_sage_of_products(
         bias = _bias(of_output, factor)
         bias = None if bias is None else bias.to(dtype)
         if mine is not None:
-            weight = _scaled(_self_weight(of_output), factor).to(dtype)
+            weight = _scaled(total_of(_own_weights(of_output)), factor).to(dtype)
             total = total + F.linear(features[mine][: len(total)].to(dtype), weight, bias)
         else:
             total = total.clone() if bias is None else total + bias
@@ -201,11 +201,12 @@ def typed_rgcn(
         stack = parts[0] if len(parts) == 1 else torch.cat(parts)
         if not group.is_compact:  # one product
             stack = stack.reshape(1, -1, stack.shape[2])
-        matrices.append([stack.transpose(1, 2)])
+        matrices.append(stack.transpose(1, 2))
     dtype = weight.dtype if dtype is None else dtype
     nothing = [None] * len(edges.groups)
+    biases = [[] if bias is None else [bias]]
     (result,) = sum_and_multiply(
-        edges, features, matrices, [bias], nothing, reduce == "mean", dtype
+        edges, features, matrices, biases, [1.0], nothing, reduce == "mean", dtype
     )
     return result
 
@@ -244,31 +245,19 @@ def _by_output(relations: Sequence[SumRelation], count: int) -> list[list[SumRel
     return by_output
 
 
-def _self_weight(of_output: Sequence[SumRelation]) -> Tensor:
-    """Returns the sum of the weights of the destinations' own rows of a result."""
-    weights = [each.self_weight for each in of_output]
-    return total_of([weight for weight in weights if weight is not None])
+def _own_weights(of_output: Sequence[SumRelation]) -> list[Tensor]:
+    """Returns the weights of the destinations' own rows of a result."""
+    return [each.self_weight for each in of_output if each.self_weight is not None]
 
 
-def _matrices(
-    group: BlockGroup,
-    relations: Sequence[SumRelation],
-    by_output: Sequence[Sequence[SumRelation]],
-    factors: Sequence[float],
-) -> list[Tensor]:
-    """Returns [out, columns of its blocks] for each product of a group."""
-    matrices = []
-    for product in group.products:
-        parts = []
-        for block in product.blocks:
-            relation = group.relations[block]
-            if relation is None:
-                parts.append(_self_weight(by_output[product.output]))
-            else:
-                parts.append(relations[relation].weight)
-        matrix = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        matrices.append(_scaled(matrix, factors[product.output]))
-    return matrices
+def _weights(
+    group: BlockGroup, relations: Sequence[SumRelation], by_output: Sequence[Sequence[SumRelation]]
+) -> list[list[Tensor]]:
+    """Returns the weights [out, columns] of each block of a group."""
+    return [
+        _own_weights(by_output[output]) if relation is None else [relations[relation].weight]
+        for relation, output in zip(group.relations, group.outputs, strict=True)
+    ]
 
 
 def _bias(of_output: Sequence[SumRelation], factor: float) -> Tensor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.edge_maps import source_sums
 from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.aggregate.ops.side_by_side_weights import SideBySideWeights, sum_of
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.ops.source_rows import Rows, sum_rows
 from peergraph.aggregate.ops.typed_rows import add_product
@@ -38,8 +40,9 @@ class TypedResult(NamedTuple):
 def sum_and_multiply(
     edges: RelationBlocks,
     features: Sequence[Rows],
-    matrices: Sequence[Sequence[Tensor]],
-    biases: Sequence[Tensor | None],
+    weights: Sequence[Tensor | Sequence[Sequence[Tensor]]],
+    biases: Sequence[Sequence[Tensor]],
+    factors: list[float],
     edge_values: Sequence[Tensor | None],
     mean: bool,
     dtype: torch.dtype,
@@ -49,28 +52,37 @@ def sum_and_multiply(
     Args:
         edges: the edges.
         features: [rows, columns] each, `dtype` or float32; those of a group are of one kind.
-        matrices: for each group, [out, columns of its blocks] for each of its products, or
-            [products, out, columns] for all.
-        biases: [out] for each result, or None.
+        weights: for each group, the weights [out, columns] of each of its blocks, which are added
+            up; or [products, out, columns of a product's blocks] for all, whose factors are ones.
+        biases: [out] each, of each result, which are added up.
+        factors: of products and biases, by result.
         edge_values: for each group, the weights of its edges, [edges, 1] of the features' dtype, or
             None.
         mean: means instead of sums.
         dtype: of products.
     """
+    by_group = [
+        [each] if isinstance(each, Tensor) else list(chain.from_iterable(each)) for each in weights
+    ]
     plan = _Plan(
         edges,
         [None if isinstance(each, Tensor) else each for each in features],
-        [len(each) for each in matrices],
+        list(map(len, biases)),
+        factors,
+        [
+            SideBySideWeights.of_group(group, each, factors)
+            for group, each in zip(edges.groups, weights, strict=True)
+        ],
         list(edge_values),
         mean,
         dtype,
-        matrices[0][0].shape[-2],
+        by_group[0][0].shape[-2],
     )
     results: tuple[Tensor, ...] = _SumAndMultiply.apply(  # type: ignore[no-untyped-call]
         plan,
         *(each if isinstance(each, Tensor) else None for each in features),
-        *biases,
-        *(matrix for each in matrices for matrix in each),
+        *chain.from_iterable(biases),
+        *chain.from_iterable(by_group),
     )
     count = len(biases)
     return list(map(TypedResult, results[:count], results[count : 2 * count]))
@@ -158,13 +170,16 @@ class _Plan:
 
     Args:
         stored: by feature: rows that are no tensor, or None.
-        counts: by group: the number of tensors of weights.
+        num_biases, factors: by result.
+        weights: by group.
         columns: of results.
     """
 
     edges: RelationBlocks
     stored: list[Any]
-    counts: list[int]
+    num_biases: list[int]
+    factors: list[float]
+    weights: list[SideBySideWeights]
     edge_values: list[Tensor | None]
     mean: bool
     dtype: torch.dtype
@@ -172,18 +187,41 @@ class _Plan:
 
     def split(self, operands: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
         """Returns features, biases, and by group the tensors of weights."""
-        first, second = len(self.stored), len(self.stored) + len(self.edges.rows)
+        first, second = len(self.stored), len(self.stored) + sum(self.num_biases)
         weights = iter(operands[second:])
-        by_group = [[next(weights) for _ in range(count)] for count in self.counts]
+        by_group = [list(islice(weights, each.num_weights)) for each in self.weights]
         return operands[:first], operands[first:second], by_group
 
-    def matrices(self, weights: list[Tensor]) -> list[Tensor]:
-        """Returns [out, columns] for each product of a group, in the dtype of products."""
-        if weights[0].dim() == 3:
-            return list(weights[0].to(self.dtype).unbind())
-        if len(weights) > 1 and len({weight.shape for weight in weights}) == 1:
-            return list(torch.stack(weights).to(self.dtype).unbind())
-        return [weight.to(self.dtype) for weight in weights]
+    def biases(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Returns by result, where it has any, the sum of its biases in the dtype of products."""
+        totals, first = {}, 0
+        for output, (count, factor) in enumerate(zip(self.num_biases, self.factors, strict=True)):
+            if count:
+                total = sum_of(tensors[first : first + count])
+                totals[output] = total if factor == 1 else total * factor
+            first += count
+        if len(totals) > 1:
+            together = torch.stack(list(totals.values())).to(self.dtype)
+            return dict(zip(totals, together.unbind(), strict=True))
+        return {output: total.to(self.dtype) for output, total in totals.items()}
+
+    def bias_gradients(
+        self, grads: Sequence[Tensor | None], tensors: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """Returns the gradient of each bias, given those of results."""
+        gradients: list[Tensor | None] = []
+        for grad, count, factor in zip(grads, self.num_biases, self.factors, strict=True):
+            if grad is None or count == 0:
+                gradients += [None] * count
+                continue
+            total = grad.sum(0, dtype=sum_dtype(grad.dtype))
+            total = total if factor == 1 else total * factor
+            # Each has memory of its own: who scales one in place would else scale all.
+            gradients += [total] if count == 1 else total.repeat(count, 1).unbind()
+        return [
+            None if gradient is None else gradient.to(bias.dtype)
+            for gradient, bias in zip(gradients, tensors, strict=True)
+        ]
 
     def stand_ins(self, needs: Sequence[bool]) -> list[Tensor | None]:
         """Returns for each result a tensor that takes the gradient of all rows, or None.
@@ -242,8 +280,11 @@ class _SumAndMultiply(torch.autograd.Function):
             shape = group.matrix.num_destinations, rows[0].shape[1]
             saved_sums.append(torch.empty(shape, dtype=plan.dtype, device=plan.edges.device))
             sum_rows(saved_sums[-1], group.matrix, rows, values, plan.mean)
-        matrices = list(map(plan.matrices, weights))
-        results = _products(plan, saved_sums, matrices, biases)
+        matrices = [
+            each.matrices(of_group, plan.dtype)
+            for each, of_group in zip(plan.weights, weights, strict=True)
+        ]
+        results = _products(plan, saved_sums, matrices, plan.biases(biases))
         ctx.plan, ctx.matrices = plan, matrices
         ctx.dtypes = [None if x is None else x.dtype for x in features]
         ctx.save_for_backward(*operands[len(features) :], *saved_sums)
@@ -277,29 +318,24 @@ class _SumAndMultiply(torch.autograd.Function):
             used = {output for output in group.outputs if of_results[output] is not None}
             dtypes = [ctx.dtypes[i] for i in group.features if needs[i]]
             of_sums = torch.empty_like(sums, dtype=dtypes[0]) if used and dtypes else None
-            matrices = ctx.matrices[number]
-            totals = _new_totals(matrices, sum_dtype(plan.dtype))
+            matrices, joined = ctx.matrices[number], plan.weights[number]
+            whole = joined.new_gradient(matrices, sum_dtype(plan.dtype))
             grads_of_products = _by_product(group, of_results, plan)
-            steps = zip(group.products, matrices, totals, grads_of_products, strict=True)
+            steps = zip(
+                group.products, matrices, joined.by_product(whole), grads_of_products, strict=True
+            )
             for product, matrix, total, grad in steps:
                 if grad is None or grad.shape[0] == 0:
-                    total.zero_()
+                    if grad is not None or joined.counts is None:
+                        total.zero_()
                     if of_sums is not None:
                         product.rows(of_sums).zero_()
                     continue
                 add_product(total, grad.t(), product.view(sums), True)
                 if of_sums is not None:
                     add_product(product.view(of_sums), grad, matrix, True)
-            if isinstance(totals, Tensor):
-                totals = totals.to(weights[number][0].dtype)
-            if isinstance(totals, Tensor) and weights[number][0].dim() == 3:
-                of_weights.append(totals if used else None)
-            else:
-                by_product = zip(totals, grads_of_products, weights[number], strict=True)
-                of_weights += [
-                    None if grad is None else total.to(weight.dtype)
-                    for total, grad, weight in by_product
-                ]
+            is_used = [grad is not None for grad in grads_of_products]
+            of_weights += joined.gradients(whole, weights[number], is_used)
             if of_sums is not None:
                 rows = group.split(_to_sources(plan, number, of_sums))
                 for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
@@ -309,10 +345,7 @@ class _SumAndMultiply(torch.autograd.Function):
                 read = {f for f, o in zip(group.sources, group.outputs, strict=True) if o in used}
                 for i, part in zip(group.features, rows, strict=True):
                     of_features[i] = part if needs[i] and i in read else None
-        of_biases = [
-            None if bias is None or grad is None else _sum_of_rows(grad, bias.dtype)
-            for bias, grad in zip(biases, of_results, strict=True)
-        ]
+        of_biases = plan.bias_gradients(of_results, biases)
         return None, *of_features, *of_biases, *of_weights
 
 
@@ -332,17 +365,20 @@ def _products(
     plan: _Plan,
     sums: Sequence[Tensor],
     matrices: Sequence[Sequence[Tensor]],
-    biases: Sequence[Tensor | None],
+    biases: dict[int, Tensor],
 ) -> list[Tensor]:
-    """Returns the results, given the sums of each group and the matrices of its products."""
-    results: list[Tensor | None] = [None] * len(biases)
-    left = {o: None if bias is None else bias.to(plan.dtype) for o, bias in enumerate(biases)}
+    """Returns the results, given the sums of each group, the matrices of its products, and biases
+    by result.
+    """
+    results: list[Tensor | None] = [None] * len(plan.edges.rows)
     for group, of_group, of_products in zip(plan.edges.groups, sums, matrices, strict=True):
         if not group.is_compact:
             for product, matrix in zip(group.products, of_products, strict=True):
                 block, total = product.view(of_group), results[product.output]
                 if total is None:
-                    results[product.output] = F.linear(block, matrix, left.pop(product.output))
+                    results[product.output] = F.linear(
+                        block, matrix, biases.pop(product.output, None)
+                    )
                 else:
                     results[product.output] = total.addmm_(block, matrix.t())
             continue
@@ -355,12 +391,11 @@ def _products(
                 results[output] = of_destinations.sum_messages(parts[rows], None, "copy_u")
             else:
                 of_destinations.add_messages(total, parts[rows], None, "copy_u")
-    for output, bias in left.items():
-        total = results[output]
+    for output, total in enumerate(results):
         if total is None:
             total = results[output] = sums[0].new_zeros(plan.edges.rows[output], plan.columns)
-        if bias is not None:
-            total.add_(bias)
+        if output in biases:
+            total.add_(biases[output])
     return [total for total in results if total is not None]
 
 
@@ -378,17 +413,6 @@ def _by_product(
     ]
     whole = torch.cat(parts).index_select(0, group.owners)
     return [None if grads[each.output] is None else each.rows(whole) for each in group.products]
-
-
-def _new_totals(matrices: Sequence[Tensor], dtype: torch.dtype) -> Tensor | list[Tensor]:
-    """Returns tensors for the gradients of matrices, as one if they have one shape."""
-    if len({matrix.shape for matrix in matrices}) == 1:
-        return matrices[0].new_empty(len(matrices), *matrices[0].shape, dtype=dtype)
-    return [torch.empty_like(matrix, dtype=dtype) for matrix in matrices]
-
-
-def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    return grad.sum(0, dtype=sum_dtype(grad.dtype)).to(dtype)
 
 
 def _to_sources(plan: _Plan, number: int, of_sums: Tensor) -> Tensor:
@@ -416,28 +440,21 @@ def _gradients_again(
     needs, _, _ = plan.split(ctx.needs_input_grad[1:])
     parameters, saved_sums = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
     _, biases, weights = plan.split((*plan.stored, *parameters))
-    of_biases = [
-        None if bias is None or grad is None else _sum_of_rows(grad, bias.dtype)
-        for bias, grad in zip(biases, grads, strict=True)
-    ]
+    of_biases = plan.bias_gradients(grads, biases)
     of_features: list[Tensor | None] = [None] * len(plan.stored)
     of_weights: list[Tensor | None] = []
     for number, (group, sums) in enumerate(zip(groups, saved_sums, strict=True)):
         of_products = _by_product(group, grads, plan)
-        matrices = plan.matrices(weights[number])
+        joined = plan.weights[number]
+        matrices = joined.matrices(weights[number], plan.dtype)
         by_product = list(zip(group.products, matrices, of_products, strict=True))
         totals = [
-            None if grad is None else (grad.t() @ product.view(sums))
-            for product, _, grad in by_product
+            torch.zeros_like(matrix) if grad is None else grad.t() @ product.view(sums)
+            for product, matrix, grad in by_product
         ]
-        if weights[number][0].dim() == 3:
-            pairs = list(zip(totals, matrices, strict=True))
-            parts = [torch.zeros_like(m) if total is None else total for total, m in pairs]
-            totals = [torch.stack(parts) if any(grad is not None for grad in of_products) else None]
-        of_weights += [
-            None if total is None else total.to(weight.dtype)
-            for total, weight in zip(totals, weights[number], strict=True)
-        ]
+        whole = torch.stack(totals) if joined.counts is None else torch.cat(totals, 1)
+        is_used = [grad is not None for grad in of_products]
+        of_weights += joined.gradients(whole, weights[number], is_used)
         if not any(needs[i] for i in group.features):
             continue
         parts = [
