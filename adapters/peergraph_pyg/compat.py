@@ -163,19 +163,13 @@ def has_forward_mode() -> bool:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether hooks see the calls of a module, its own hooks or those of all modules."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or _has_global_hooks()
-    )
-
-
-def _has_global_hooks() -> bool:
     try:  # by name: layers of many relations ask for each of them
         return bool(
-            nn_module._global_forward_hooks
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or nn_module._global_forward_hooks
             or nn_module._global_forward_pre_hooks
             or nn_module._global_backward_hooks
             or nn_module._global_backward_pre_hooks

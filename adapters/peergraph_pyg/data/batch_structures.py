@@ -126,19 +126,21 @@ def attachment_of(edge_index: Tensor) -> tuple[Attachment | None, Tensor]:
     if attachments is None:
         return None, edge_index
     [attachment] = attachments
+    assert attachment is not None
     copy = attachment.batch.contents.copy_of(attachment.position)
     return attachment, edge_index if copy is None else copy[:, : edge_index.shape[1]]
 
 
-def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
+def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment | None] | None:
     """Returns what is attached to each edge index; None unless all have something attached.
 
-    Those without edges need nothing. A GPU compares the edges of a batch by one launch, or a few.
+    Those without edges need nothing, and may have None. A GPU compares the edges of a batch by one
+    launch, or a few.
 
     Args:
         edge_indices: each as for :func:`attached`.
     """
-    attachments = []
+    attachments: list[Attachment | None] = []
     # By batch: the edge indices that were attached, and their positions.
     by_batch: dict[int, tuple[Batch, list[Tensor], list[int]]] = {}
     for edge_index in edge_indices:
@@ -146,6 +148,7 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
         whole = None if attachment is None else _whole(attachment)
         if attachment is None or whole is None:
             if edge_index.layout == torch.strided and edge_index.shape == (2, 0):
+                attachments.append(None)
                 continue
             return None
         if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
@@ -162,7 +165,7 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment] | None:
     unchanged = all(
         batch.contents.match(tensors, positions) for batch, tensors, positions in by_batch.values()
     )
-    return attachments if attachments and unchanged else None
+    return attachments if any(attachments) and unchanged else None
 
 
 def attachment_at(edge_index: Tensor) -> Attachment | None:
@@ -171,19 +174,17 @@ def attachment_at(edge_index: Tensor) -> Attachment | None:
         return None
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_inference():
         return None
-    batch, position = _attached.get(_place_of(edge_index), (None, 0))
+    place = edge_index.data_ptr() or _place_without_edges(edge_index)
+    batch, position = _attached.get(place, (None, 0))
     if batch is None or batch.references[position]() is None:
         return None
     return batch.attachment(position)
 
 
-def _place_of(edge_index: Tensor) -> int:
-    """Returns the address of the first element, which slices without edges have, too."""
-    place = edge_index.data_ptr()
-    if place == 0:
-        offset = int(edge_index.storage_offset()) * edge_index.element_size()
-        place = edge_index.untyped_storage().data_ptr() + offset
-    return place
+def _place_without_edges(edge_index: Tensor) -> int:
+    """Returns the address of the first element that a slice without edges would have."""
+    offset = int(edge_index.storage_offset()) * edge_index.element_size()
+    return int(edge_index.untyped_storage().data_ptr()) + offset
 
 
 def _whole(attachment: Attachment) -> Tensor | None:

@@ -35,6 +35,9 @@ from .batch_structures import Attachment, attachment_at, attachment_of, attachme
 from .contents import Contents
 from .lazy_features import is_plain
 
+Attachments = list[Attachment | None] | None
+"""What a loader attached to edge indices, None for some without edges; or None, if it did not."""
+
 # Edge indices that the cache holds: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
 _KEPT = 32
@@ -43,7 +46,7 @@ _KEPT = 32
 class _Entry:
     """The structures made from one edge index, or from the tensors that determine one."""
 
-    def __init__(self, tensors: tuple[Tensor, ...], attachments: list[Attachment] | None) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...], attachments: Attachments) -> None:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self.attachments = attachments
@@ -54,7 +57,7 @@ class _Entry:
         self.by_key: dict[Hashable, Csc] = {}
         self.joined: dict[Hashable, Any] = {}
 
-    def matches(self, tensors: tuple[Tensor, ...], attachments: list[Attachment] | None) -> bool:
+    def matches(self, tensors: tuple[Tensor, ...], attachments: Attachments) -> bool:
         """Returns whether these are the same tensors, with the same content.
 
         Args:
@@ -234,8 +237,10 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     key = (
         kind,
         tuple(
-            (each.sources, each.num_sources, each.destinations, each.self_loops)
-            for each in relations
+            [
+                (each.sources, each.num_sources, each.destinations, each.self_loops)
+                for each in relations
+            ]
         ),
         *sizes,
     )
@@ -246,7 +251,7 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     if fixed:
         sizes = sizes_with_edges(relations, sizes)
 
-    def make(_: bool, gradients: bool) -> _Typed:
+    def make(_: Attachments, gradients: bool) -> _Typed:
         # Ids are verified as they are read.
         options = {"fixed": True} if fixed else {}
         return kind(relations, sizes, gradients=gradients, **options)
@@ -257,23 +262,30 @@ def typed_edges_of(kind: type[_Typed], relations: list[Relation], sizes: list[in
     return edges
 
 
-def sizes_with_edges(relations: Sequence[Relation], sizes: Sequence[int]) -> list[int]:
-    """Returns the number of nodes of each type up to the last one at which edges may end."""
+def sizes_with_edges(
+    relations: Sequence[Relation], sizes: Sequence[int], attachments: Attachments = None
+) -> list[int]:
+    """Returns the number of nodes of each type up to the last one at which edges may end.
+
+    Args:
+        attachments: of the relations; None: they are looked up.
+    """
+    if attachments is None:
+        attachments = [attachment_at(relation.edge_index) for relation in relations]
     bounds = [0] * len(sizes)
-    for relation in relations:
-        node_type, edges = relation.destinations, relation.edge_index
-        attachment, count = attachment_at(edges), None
-        if edges.shape[1] == 0:
-            count = 0
-        elif attachment is not None:
-            count = attachment.structure.num_destinations(edges.shape[1])
+    for relation, attachment in zip(relations, attachments, strict=True):
+        node_type, edges = relation.destinations, relation.edge_index.shape[1]
         size = sizes[node_type]
-        bounds[node_type] = max(bounds[node_type], size if count is None else min(count, size))
+        count = size if edges else 0
+        if edges and attachment is not None:
+            bound = attachment.structure.num_destinations(edges)
+            count = size if bound is None else min(bound, size)
+        bounds[node_type] = max(bounds[node_type], count)
     return bounds
 
 
 def joined_structure(
-    edge_indices: Sequence[Tensor], key: Hashable, make: Callable[[bool, bool], _Joined]
+    edge_indices: Sequence[Tensor], key: Hashable, make: Callable[[Attachments, bool], _Joined]
 ) -> _Joined:
     """Returns the structure of several edge indices, made once as long as none is written.
 
@@ -283,20 +295,22 @@ def joined_structure(
     Args:
         edge_indices: plain tensors on one device.
         key: what the structure depends on beside the edges, and its type.
-        make: makes it; takes whether ids are checked, and whether there will be gradients.
+        make: makes it; takes what a loader attached to the edge indices, whose ids need no checks
+            then, and whether there will be gradients.
     """
     tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
-    if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
-        return make(True, False)
+    if any(map(Tensor.is_inference, tensors)):  # These count no versions.
+        return make(None, False)
     entry = _entry_of(tensors)
     if key not in entry.joined:
         attachments = entry.attachments
         with torch.inference_mode(False):
             if attachments is not None and tensors[0].is_cuda and not has_static_shapes():
-                events = {id(each.batch): each.batch.ready for each in attachments}.values()
-                structure = _made_aside(tensors, events, lambda: make(False, gradients))
+                batches = {id(each.batch): each.batch for each in attachments if each is not None}
+                events = [batch.ready for batch in batches.values()]
+                structure = _made_aside(tensors, events, lambda: make(attachments, gradients))
             else:
-                structure = make(attachments is None, gradients)
+                structure = make(attachments, gradients)
         entry.joined[key] = structure
     result: _Joined = entry.joined[key]
     return result
@@ -349,7 +363,7 @@ def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
 
 
 def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
-    return tuple(id(tensor) for tensor in tensors)
+    return tuple(map(id, tensors))
 
 
 def _forget(ids: tuple[int, ...]) -> None:

@@ -49,12 +49,13 @@ class BatchCsc:
     """
 
     # A loader makes an object for each edge type; a model may use few of them.
-    __slots__ = ("_by_size", "_edge_type", "_ends_of_hops", "_hops", "_offsets")
+    __slots__ = ("_by_size", "_edge_type", "_ends_of_hops", "_hops", "_last_targets", "_offsets")
 
     def __init__(self, hops: _Hops, edge_type: EdgeType) -> None:
         self._hops = hops
         self._edge_type = edge_type
         self._ends_of_hops: list[int] | None = None
+        self._last_targets: dict[int, int] | None = None
         self._offsets: Tensor | None = None
         self._by_size: dict[tuple[int, int, int], Csc] | None = None
 
@@ -103,7 +104,7 @@ class BatchCsc:
         if key not in self._by_size:
             if not self._fit(edges, num_destinations, num_sources):
                 return None
-            last_target = self._last_target(edges)
+            last_target = self._last_target_by_edges()[edges]
             indptr = self._offsets_of(num_destinations)
             if num_destinations > last_target:
                 # Destinations whose edges were trimmed get no edges: their offsets are `edges`.
@@ -123,7 +124,7 @@ class BatchCsc:
         """Returns the number of rows up to the last target of the first edges; None unless they are
         the edges of whole hops.
         """
-        return self._last_target(num_edges) if num_edges in self._ends else None
+        return self._last_target_by_edges().get(num_edges)
 
     @property
     def device(self) -> torch.device:
@@ -144,13 +145,19 @@ class BatchCsc:
             return False
         # The number of rows that the edges of these hops can have as sources.
         sources = sum(self._hops.num_nodes[source][: self._ends.index(edges) + 1])
-        return num_sources >= sources and num_destinations >= self._last_target(edges)
+        return num_sources >= sources and num_destinations >= self._last_target_by_edges()[edges]
 
-    def _last_target(self, edges: int) -> int:
-        """Returns the number of rows up to the last target of the first edges."""
-        hops = self._ends.index(edges)
-        targets = zip(self._indptr[:hops], self._first_target[:hops], strict=True)
-        return max((first + indptr.numel() - 1 for indptr, first in targets), default=0)
+    def _last_target_by_edges(self) -> dict[int, int]:
+        """Returns the number of rows up to the last target of the first edges, for whole hops."""
+        if self._last_targets is None:
+            last, self._last_targets = 0, {0: 0}
+            for end, indptr, first in zip(
+                self._ends[1:], self._indptr, self._first_target, strict=True
+            ):
+                last = max(last, first + indptr.shape[0] - 1)
+                # Of as many edges, the fewest hops: the targets of later ones have none.
+                self._last_targets.setdefault(end, last)
+        return self._last_targets
 
     def _offsets_of(self, num_destinations: int) -> Tensor:
         """Returns the [destinations + 1] offsets of the edges of all hops."""

@@ -233,8 +233,11 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             by_columns: as there.
             steps: further methods that the layer may not override.
         """
-        require(not self.explain, "the layer is being explained")
-        require(self.decomposed_layers == 1 or by_columns, "decomposed_layers is set")
+        # Without calls where there are other ways: layers of many relations come here one by one.
+        if self.explain:
+            raise Unsupported("the layer is being explained")
+        if self.decomposed_layers != 1 and not by_columns:
+            raise Unsupported("decomposed_layers is set")
         if self.flow != "source_to_target":
             raise Unsupported(f"flow is {self.flow}")
         hook = compat.step_hook(self)
@@ -244,11 +247,12 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         for name in (*_METHODS, *steps):
             if name in own:
                 raise Unsupported(f"{name} is overridden")
-        aggregation = self.aggr_module
+        aggregation = self._modules["aggr_module"]
         reduce = _REDUCE.get(type(aggregation))
         if reduce is None:
             raise Unsupported(f"aggr is {self.aggr}")
-        require(not compat.has_hooks(aggregation), "there are hooks of the aggregation")
+        if compat.has_hooks(aggregation):
+            raise Unsupported("there are hooks of the aggregation")
         return reduce
 
     def _require_steps(self, *names: str) -> None:

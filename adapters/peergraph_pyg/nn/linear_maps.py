@@ -27,6 +27,20 @@ def product_dtype(device: torch.device, *dtypes: torch.dtype) -> torch.dtype | N
     return dtypes[0] if len({*dtypes}) == 1 else None
 
 
+class ProductDtypes:
+    """The dtypes of products of the layers of one call, each of which is found once."""
+
+    def __init__(self) -> None:
+        self._by_operands: dict[tuple[Any, ...], torch.dtype | None] = {}
+
+    def of(self, device: torch.device, *dtypes: torch.dtype) -> torch.dtype | None:
+        """As :func:`product_dtype`."""
+        key = device, *dtypes
+        if key not in self._by_operands:
+            self._by_operands[key] = product_dtype(device, *dtypes)
+        return self._by_operands[key]
+
+
 def as_in_float32(rows: Tensor) -> Tensor:
     """Returns rows in the dtype of what autocast runs in float32 on a GPU, as it does with
     ``torch.sum`` and ``1 / degrees``.

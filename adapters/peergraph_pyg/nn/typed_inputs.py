@@ -21,8 +21,10 @@ from .linear_maps import is_plain_map, weight_and_bias
 
 def is_edge_index(edges: Any) -> bool:
     """Returns whether `edges` is a plain edge index, [2, edges] int32 or int64."""
-    plain = is_plain(edges) and edges.dtype in (torch.int32, torch.int64)
-    return plain and edges.dim() == 2 and edges.shape[0] == 2
+    if not is_plain(edges) or edges.dtype not in (torch.int32, torch.int64):
+        return False
+    shape = edges.shape
+    return len(shape) == 2 and shape[0] == 2
 
 
 def is_matrix(x: Any) -> bool:

@@ -14,13 +14,13 @@ from peergraph.aggregate.layers import SumRelation, TypedResult, without_autocas
 from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
-from ..data.csc_cache import has_static_shapes, joined_structure, sizes_with_edges
+from ..data.csc_cache import Attachments, has_static_shapes, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
 from .features import kind_of
 from .isolated_rows import with_isolated_rows
 from .joined_layers import Call, EdgeType, JoinedLayers, note_single_layers
-from .linear_maps import is_plain_map, product_dtype, weight_and_bias
+from .linear_maps import ProductDtypes, is_plain_map, product_dtype, weight_and_bias
 from .typed_inputs import (
     all_rows,
     groups_of,
@@ -40,6 +40,7 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
     """
     by_kind: dict[_Kind, dict[EdgeType, _Parameters]] = {}
     classes: set[type] = set()
+    dtypes = ProductDtypes()
     features: dict[str, _Features | None] = {}
     for edge_type, layer in relations:
         if type(layer) in (convs.SAGEConv, convs.GraphConv) and edge_type in call.edges:
@@ -50,7 +51,7 @@ def joined_sums(relations: Iterable[tuple[EdgeType, Any]], call: Call) -> list[J
                 for node_type in (edge_type[0], edge_type[2]):
                     if node_type not in features:  # likewise for node types
                         features[node_type] = _features(call.x.get(node_type))
-                kind, parameters = _kind(edge_type, layer, call, features)
+                kind, parameters = _kind(edge_type, layer, call, features, dtypes)
             except Unsupported as reason:
                 note(f"forward: {' '.join(edge_type)} alone, {reason}")
             else:
@@ -106,21 +107,28 @@ def _features(x: Any) -> _Features | None:
 
 
 def _kind(
-    edge_type: EdgeType, layer: Any, call: Call, features: Mapping[str, _Features | None]
+    edge_type: EdgeType,
+    layer: Any,
+    call: Call,
+    features: Mapping[str, _Features | None],
+    dtypes: ProductDtypes,
 ) -> tuple[_Kind, _Parameters]:
     """Returns the kind of a relation, whose layer's class is supported, and its parameters; raises
-    Unsupported if it runs alone.
+    Unsupported if it runs alone. Conditions are written out: a model may have hundreds of layers.
     """
     edges, weights = call.edges[edge_type], call.edge_weights.get(edge_type)
     maps = layer._modules
     if type(layer) is convs.SAGEConv:
-        require(not layer.project, "its sources are projected first")
-        require(not layer.normalize, "its results are normalised")
+        if layer.project:
+            raise Unsupported("its sources are projected first")
+        if layer.normalize:
+            raise Unsupported("its results are normalised")
         require(weights is None, "SAGEConv takes no weights of edges")
         to_rows, to_self = maps["lin_l"], maps["lin_r"] if layer.root_weight else None
     else:
         to_rows, to_self = maps["lin_rel"], maps["lin_root"]
-    require(not compat.has_hooks(layer), "there are hooks of the layer")
+    if compat.has_hooks(layer):
+        raise Unsupported("there are hooks of the layer")
     if not is_edge_index(edges):
         raise Unsupported(f"edge_index is a {kind_of(edges)}")
     reduce = layer._require_own_settings(steps=_STEPS)
@@ -135,35 +143,35 @@ def _kind(
     assert source is not None
     assert target is not None
     weight, bias = _weight_and_bias(to_rows, source)
-    self_weight, self_bias = None, None
+    parameters = weight.dtype
+    if bias is not None and (not is_plain(bias) or bias.dtype != parameters):
+        raise Unsupported("the bias is of another kind")
+    self_weight = None
     if to_self is not None:
         self_weight, self_bias = _weight_and_bias(to_self, target)
-    require(self_bias is None, "a map is the user's, or has hooks")
-    require(bias is None or is_plain(bias), "the bias is of another kind")
-    parameters = weight.dtype
-    same = self_weight is None or self_weight.dtype == parameters
-    require(same and (bias is None or bias.dtype == parameters), "parameters have several dtypes")
-    dtype = product_dtype(device, parameters, source.dtype, target.dtype)
+        if self_bias is not None or self_weight.dtype != parameters:
+            raise Unsupported("a map is the user's, or has another dtype")
+    dtype = dtypes.of(device, parameters, source.dtype, target.dtype)
     if dtype is None:
         raise Unsupported(f"x is {source.dtype} and {target.dtype}, weights {parameters}")
-    _require_weights(weights, edges, source.x)
+    if weights is not None:
+        _require_weights(weights, edges, source.x)
     kind_of_sums = _Kind(reduce, weight.shape[0], device, dtype, parameters)
     return kind_of_sums, _Parameters(weight, self_weight, bias)
 
 
 def _weight_and_bias(linear: Any, x: _Features) -> tuple[Tensor, Any]:
     """Returns the parameters of a map of features; raises Unsupported unless it is PyG's own."""
-    require(is_plain_map(linear), "a map is the user's, or has hooks")
+    if not is_plain_map(linear):
+        raise Unsupported("a map is the user's, or has hooks")
     weight, bias = weight_and_bias(linear)
-    fits = is_plain(weight) and weight.device == x.device and weight.shape[1] == x.columns
-    require(fits, "weights do not fit")
+    if not is_plain(weight) or weight.device != x.device or weight.shape[1] != x.columns:
+        raise Unsupported("weights do not fit")
     return weight, bias
 
 
 def _require_weights(weights: Any, edges: Tensor, x: Tensor) -> None:
     """Raises Unsupported for weights of edges that a kernel cannot multiply rows by."""
-    if weights is None:
-        return
     require(is_plain(weights), f"edge weights are {kind_of(weights)}")
     needs_gradient = weights.requires_grad and torch.is_grad_enabled()
     require(not needs_gradient, "edge weights need gradients")
@@ -292,11 +300,11 @@ class _Inputs:
         """Returns whether it takes less time to multiply rows before they are summed than after."""
         sizes = [
             layers.RelationSize(
-                edges=each.edge_index.shape[1],
-                sources=each.num_sources,
-                destinations=self.sizes[each.destinations],
-                columns=self.x[each.sources or 0].shape[1],
-                out=kind.out_channels,
+                each.edge_index.shape[1],
+                each.num_sources,
+                self.sizes[each.destinations],
+                self.x[each.sources or 0].shape[1],
+                kind.out_channels,
             )
             for each in self.relations
         ]
@@ -310,17 +318,19 @@ class _Inputs:
         weighted = any(each is not None for each in self.weights)
         edges = self._structure(
             ("blocks", *self.own, -1, *groups, weighted),
-            lambda check, gradients: RelationBlocks(
+            lambda attachments, gradients: RelationBlocks(
                 self.relations,
                 num_rows,
                 self.sizes,
                 self.own,
                 groups,
                 weighted=weighted,
-                check=check and not has_static_shapes(),
+                check=attachments is None and not has_static_shapes(),
                 gradients=gradients and need_gradients(features),
                 # A loader knows them of its batches.
-                bounds=None if check else sizes_with_edges(self.relations, self.sizes),
+                bounds=None
+                if attachments is None
+                else sizes_with_edges(self.relations, self.sizes, attachments),
                 fixed=has_static_shapes(),
             ),
         )
@@ -341,11 +351,11 @@ class _Inputs:
         """Returns the results of the first nodes; sums are behind products."""
         edges = self._structure(
             ("columns",),
-            lambda check, gradients: RelationColumns.of_relations(
+            lambda attachments, gradients: RelationColumns.of_relations(
                 self.relations,
                 [x.shape[0] for x in self.x],
                 self.sizes,
-                check=check,
+                check=attachments is None,
                 gradients=gradients,
             ),
         )
@@ -364,10 +374,10 @@ class _Inputs:
         )
 
     def _structure(
-        self, key: tuple[Any, ...], make: Callable[[bool, bool], _Structure]
+        self, key: tuple[Any, ...], make: Callable[[Attachments, bool], _Structure]
     ) -> _Structure:
         """Returns the joined edges, made once as long as no edge index is written."""
-        ends = tuple((each.sources, each.destinations) for each in self.relations)
-        num_rows = tuple(x.shape[0] for x in self.x)
+        ends = tuple([(each.sources, each.destinations) for each in self.relations])
+        num_rows = tuple([x.shape[0] for x in self.x])
         tensors = [relation.edge_index for relation in self.relations]
         return joined_structure(tensors, (*key, ends, num_rows, tuple(self.sizes)), make)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +37,7 @@ def multiplies_first(x: Tensor, weights: Sequence[Tensor], *, is_square: bool = 
     return after <= before if is_square and before > 0 else after < before
 
 
-@dataclass(frozen=True)
-class RelationSize:
+class RelationSize(NamedTuple):
     """The numbers that decide the order for a relation.
 
     Args:
@@ -53,19 +52,16 @@ class RelationSize:
     columns: int
     out: int
 
-    def sums_first(self, products: int) -> float:
-        """Returns the values that are read and written, products included, with sums first."""
-        pairs = min(self.edges, self.destinations)
-        return self.columns * (self.edges + pairs * (2 + self.out / products))
-
-    def products_first(self, products: int) -> float:
-        """Returns the values that are read and written with products first."""
-        of_products = self.out * (self.edges + 2 * self.sources)
-        return of_products + self.columns * self.sources * (1 + self.out / products)
-
 
 def relations_multiply_first(sizes: Sequence[RelationSize], device: torch.device) -> bool:
-    """Returns whether several relations are summed quicker behind their products."""
+    """Returns whether several relations are summed quicker behind their products.
+
+    What counts is the number of values that are read and written, products included.
+    """
     products = WORK.cpu_products if device.type == "cpu" else WORK.products
-    behind = sum(size.products_first(products) for size in sizes)
-    return WORK.product_margin * behind < sum(size.sums_first(products) for size in sizes)
+    sums_first = products_first = 0.0
+    for edges, sources, destinations, columns, out in sizes:
+        pairs = min(edges, destinations)
+        sums_first += columns * (edges + pairs * (2 + out / products))
+        products_first += out * (edges + 2 * sources) + columns * sources * (1 + out / products)
+    return WORK.product_margin * products_first < sums_first

@@ -75,17 +75,7 @@ def divide_by_degrees(matrix: EdgeMatrix, grad: Tensor) -> Tensor:
 
     Degrees are kept in the dtype of sums, since float16 has no room for large ones.
     """
-    return (grad / _degrees(matrix, sum_dtype(grad.dtype))).to(grad.dtype)
-
-
-def _degrees(matrix: EdgeMatrix, dtype: torch.dtype) -> Tensor:
-    """Returns the divisors of means, [destinations, 1]."""
-    if is_traced():
-        return matrix.in_degrees().clamp(min=1).to(dtype).unsqueeze(1)
-    degrees = torch.empty(matrix.num_destinations, dtype=dtype, device=matrix.device)
-    # Differences are written in `dtype`, which saves a launch.
-    torch.sub(matrix.indptr[1:], matrix.indptr[:-1], out=degrees)
-    return degrees.clamp_(min=1).unsqueeze(1)
+    return (grad / matrix.divisors(sum_dtype(grad.dtype)).unsqueeze(1)).to(grad.dtype)
 
 
 def gradient_of_sums(matrix: EdgeMatrix, grad: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -105,6 +95,6 @@ def gradient_of_sums(matrix: EdgeMatrix, grad: Tensor) -> tuple[Tensor, Tensor |
         or matrix.num_edges > WORK.mean_edges * matrix.num_destinations
     ):
         return divide_by_degrees(matrix, grad), None
-    inverse = _degrees(matrix, grad.dtype).reciprocal_()
+    inverse = matrix.divisors(grad.dtype).unsqueeze(1).reciprocal_()
     weight = sddmm(inverse, None, matrix.tensors, "copy_u", "vv", 1, 1)
     return grad, weight

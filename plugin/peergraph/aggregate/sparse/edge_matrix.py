@@ -151,6 +151,15 @@ class EdgeMatrix:
         """Returns the number of edges to each destination, [destinations]."""
         return self.indptr.diff()
 
+    def divisors(self, dtype: torch.dtype) -> Tensor:
+        """Returns the divisors of means, [destinations] of `dtype`."""
+        if is_traced():
+            return self.in_degrees().clamp(min=1).to(dtype)
+        degrees = torch.empty(self.num_destinations, dtype=dtype, device=self.device)
+        # Differences are written in `dtype`, which saves a launch.
+        torch.sub(self.indptr[1:], self.indptr[:-1], out=degrees)
+        return degrees.clamp_(min=1)
+
     def out_degrees(self) -> Tensor:
         """Returns the number of edges from each source, [sources]. Does not synchronise."""
         if self._transpose is not None:

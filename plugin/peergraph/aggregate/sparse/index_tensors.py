@@ -184,12 +184,17 @@ def checked_copies(
 
 
 def check_ids(
-    name: str, ids: Tensor, device: torch.device | None = None, count: int | None = None
+    name: str,
+    ids: Tensor,
+    device: torch.device | None = None,
+    count: int | None = None,
+    dimensions: int = 1,
 ) -> Tensor:
     """Returns the ids, after checks of all but their values; empty ids may have any dtype.
 
     Args:
         device, count: the expected device and number of ids; None: any.
+        dimensions: the expected number of dimensions, 1 or 2.
     """
     if not (isinstance(ids, Tensor) and is_traced()):
         ids = plain(name, ids)
@@ -197,8 +202,9 @@ def check_ids(
         ids = integers(ids)
     if ids.dtype not in _ID_DTYPES:
         raise TypeError(f"{name} must be int32 or int64, got {ids.dtype}")
-    if ids.dim() != 1:
-        raise ValueError(f"{name} must have one dimension, got {list(ids.shape)}")
+    if ids.dim() != dimensions:
+        words = "one dimension" if dimensions == 1 else "two dimensions"
+        raise ValueError(f"{name} must have {words}, got {list(ids.shape)}")
     if device is not None and ids.device != device:
         raise ValueError(f"{name} must be on {device}, got {ids.device}")
     if count is not None and ids.numel() != count:

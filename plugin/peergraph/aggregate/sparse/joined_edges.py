@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +23,7 @@ MAX_EDGES = 2**31 - 2
 _ALIGN = 4
 
 
-@dataclass(frozen=True)
-class KeyedEdges:
+class KeyedEdges(NamedTuple):  # a frozen dataclass takes several times as long to make
     """The edges of one relation, and the keys of their rows and columns.
 
     Args:
@@ -139,7 +139,7 @@ def matrix_of_all(
     Raises:
         IndexError: on the CPU, the first id out of range.
     """
-    num_edges = sum(each.sources.shape[0] for each in relations)
+    num_edges = sum([each.sources.shape[0] for each in relations])
     cuts = [0, num_rows], [0, num_columns]
     return _native_join(
         relations, *cuts, num_edges, gradients, _C.KeyNumbering.all, edge_ids

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -116,9 +117,9 @@ class BlockGroup:
         For a matrix without edge ids.
         """
         if dtype not in self._inverse_degrees:
-            degrees = self.matrix.in_degrees().clamp(min=1).to(sum_dtype(dtype))
-            by_edge = degrees.reciprocal_()[self.matrix.transpose().indices]
-            self._inverse_degrees[dtype] = by_edge.to(dtype).unsqueeze(1)
+            inverse = self.matrix.divisors(sum_dtype(dtype)).reciprocal_().to(dtype)
+            by_edge = inverse.index_select(0, self.matrix.transpose().indices)
+            self._inverse_degrees[dtype] = by_edge.unsqueeze(1)
         return self._inverse_degrees[dtype]
 
     def tensors(self) -> list[Tensor]:
@@ -188,22 +189,21 @@ class RelationBlocks:
             self.rows = _without_long_tails(bounds, sizes)
         """For each result, the destinations that it has: at least up to the last one with edges."""
         of_features = [0] * len(num_rows) if groups is None else groups
+        by_group: list[list[_Block]] = [[] for _ in range(max(of_features) + 1)]
+        for i, relation in enumerate(relations):
+            feature, ends = source_position(relation), relation.edge_index.long().unbind()
+            block = _Block(i, feature, relation.destinations, *ends)
+            by_group[of_features[feature]].append(block)
+        ids = torch.arange(max(self.rows), device=device)
+        for output, position in enumerate(own):
+            if position is not None:
+                mine = ids[: self.rows[output]]
+                by_group[of_features[position]].append(_Block(None, position, output, mine, mine))
         self.groups: list[BlockGroup] = []
         """The groups that have blocks."""
-        for group in range(max(of_features) + 1):
-            features = [i for i, each in enumerate(of_features) if each == group]
-            blocks = [
-                _Block(
-                    i, source_position(relation), relation.destinations, relation.edge_index.long()
-                )
-                for i, relation in enumerate(relations)
-                if source_position(relation) in features
-            ]
-            for output, feature in enumerate(own):
-                if feature in features:
-                    ids = torch.arange(self.rows[output], device=device)
-                    blocks.append(_Block(None, feature, output, ids.expand(2, -1)))
+        for group, blocks in enumerate(by_group):
             if blocks:
+                features = [i for i, each in enumerate(of_features) if each == group]
                 self.groups.append(
                     _group(features, blocks, num_rows, self.rows, weighted, gradients, fixed)
                 )
@@ -254,12 +254,13 @@ class RelationBlocks:
 
 
 class _Block(NamedTuple):
-    """A block: the position of its relation or None, of its features, and of its result."""
+    """A block: the position of its relation or None, of its features, and of its result; edges."""
 
     relation: int | None
     feature: int
     output: int
-    edges: Tensor
+    sources: Tensor
+    destinations: Tensor
 
 
 def source_position(relation: Relation) -> int:
@@ -310,24 +311,23 @@ def _group(
     fixed: bool,
 ) -> BlockGroup:
     """Returns a group; `num_rows` are the rows of features, `rows` those of results."""
-    device = blocks[0].edges.device
-    blocks = sorted(blocks, key=lambda block: block.output)
-    num_columns = sum(num_rows[i] for i in features)
-    first_column = dict(
-        zip(features, accumulate([0, *(num_rows[i] for i in features)]), strict=False)
-    )
+    device = blocks[0].sources.device
+    blocks = sorted(blocks, key=attrgetter("output"))
+    rows_of_features = [num_rows[i] for i in features]
+    num_columns = sum(rows_of_features)
+    first_column = dict(zip(features, accumulate([0, *rows_of_features]), strict=False))
     of_output: list[list[int]] = [[] for _ in rows]
     places = []
     for block, each in enumerate(blocks):
         places.append(len(of_output[each.output]))
         of_output[each.output].append(block)
-    first_row = [0, *accumulate(n * len(of) for n, of in zip(rows, of_output, strict=True))]
+    first_row = [0, *accumulate([n * len(of) for n, of in zip(rows, of_output, strict=True)])]
     first_owner = [0, *accumulate(rows)]
-    counts = [each.edges.shape[1] for each in blocks]
+    counts = [each.sources.shape[0] for each in blocks]
     group_of = partial(
         BlockGroup,
         features,
-        [num_rows[i] for i in features],
+        rows_of_features,
         relations=[each.relation for each in blocks],
         sources=[each.feature for each in blocks],
         outputs=[each.output for each in blocks],
@@ -344,8 +344,8 @@ def _group(
     if fixed or (may_fit and max(num_rows_of_all, num_edges, num_columns) <= MAX_EDGES):
         keyed = [
             KeyedEdges(
-                each.edges[0],
-                each.edges[1],
+                each.sources,
+                each.destinations,
                 num_rows[each.feature],
                 rows[each.output],
                 first_column[each.feature],
@@ -369,7 +369,8 @@ def _group(
             counts,
         ]
     ).to(device)
-    columns, destinations = torch.cat([each.edges for each in blocks], 1).unbind()
+    columns = torch.cat([each.sources for each in blocks])
+    destinations = torch.cat([each.destinations for each in blocks])
     numbers = torch.arange(len(blocks), device=device).repeat_interleave(
         table[2], output_size=num_edges
     )

@@ -179,7 +179,7 @@ def check_relation(
     edges = relation.edge_index
     if edges.dim() != 2 or edges.shape[0] != 2:
         raise ValueError(f"{name}.edge_index must be [2, edges], got {list(edges.shape)}")
-    check_ids(f"{name}.edge_index", edges[0], device)
+    check_ids(f"{name}.edge_index", edges, device, dimensions=2)
     loops, most = relation.self_loops, min(relation.num_sources, size)
     if loops is not None and not 0 <= loops <= most:
         raise ValueError(f"{name}.self_loops must be in 0..{most}, got {loops}")
