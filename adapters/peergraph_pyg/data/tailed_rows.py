@@ -20,6 +20,8 @@ from typing_extensions import Self
 from peergraph.aggregate.layers import TypedResult
 from peergraph.store import StoragelessTensor
 
+from ..compat import has_function_transform
+
 # Last rows that take fewer bytes than this are written to memory.
 _FEWEST_BYTES = 64 << 20
 
@@ -121,9 +123,9 @@ class TailedRows(StoragelessTensor):
 
         A later read raises NotImplementedError if a source has been written to.
         """
-        first = result.first
-        if _pays_to_write(first, count - len(first)):
-            return append(result, len(first), count) if count > len(first) else first
+        first, rows = result.first, result.first.shape[0]
+        if _pays_to_write(first, count - rows):
+            return append(result, rows, count) if count > rows else first
         versions, records = list(map(_version_of, sources)), torch.is_grad_enabled()
 
         def checked(before: TypedResult, begin: int, end: int) -> Tensor:
@@ -144,9 +146,11 @@ class TailedRows(StoragelessTensor):
         steps: tuple[Rows, ...],
         count: int,
     ) -> Tensor:
-        rows: TailedRows = _TailedRowsOf.apply(  # type: ignore[no-untyped-call]
-            first, last, append, steps, count
-        )
+        # torch's Python code around the call takes as long as the call, for transforms of
+        # torch.func alone.
+        plain = not has_function_transform()
+        base: Any = super(torch.autograd.Function, _TailedRowsOf) if plain else _TailedRowsOf
+        rows: TailedRows = base.apply(first, last, append, steps, count)
         # Those of the function have no gradients.
         rows._first, rows._last, rows._origin = first, last, origin
         rows._versions = _version_of(first), 0
@@ -336,12 +340,13 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
     if leading is not None:
         if leading <= first.shape[0]:
             rows._lent = True
-            return first.narrow(0, 0, leading)
+            # The gradient of a view of all rows is not copied, as that of a slice is.
+            whole = leading == first.shape[0]
+            return first.view_as(first) if whole else first.narrow(0, 0, leading)
         part = rows.with_first(first, count=leading)
         assert isinstance(part, TailedRows)
         rows._lent = part._lent = True
         return part
-    is_written = kwargs.get("inplace", False) or any(each is True for each in args[1:])
     if func is F.layer_norm and len(kwargs.get("normalized_shape", args[0] if args else ())) != 1:
         return None  # over all rows
     if func is F.dropout:
@@ -356,8 +361,12 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
             return F.dropout(tail, p)
 
         return rows.with_first(step(first), step, draws=True)
-    others = any(isinstance(each, TailedRows) for each in (*args, *kwargs.values()))
-    if func not in _OF_EACH_ROW or is_written or others or "out" in kwargs:
+    if func not in _OF_EACH_ROW or "out" in kwargs:
+        return None
+    is_written = len(args) > 1 and any(each is True for each in args[1:])
+    if is_written or kwargs.get("inplace", False):
+        return None
+    if TailedRows in map(type, (*args, *kwargs.values())):
         return None
 
     def apply(values: Tensor) -> Tensor:

@@ -33,8 +33,10 @@ class StoragelessTensor(WithoutMemory):
         cls, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device, **more: Any
     ) -> Self:
         # A tensor of inference mode could not serve gradients later.
-        with _outside_inference():
-            return make_without_memory(cls, shape, dtype=dtype, device=device, **more)
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):
+                return make_without_memory(cls, shape, dtype=dtype, device=device, **more)
+        return make_without_memory(cls, shape, dtype=dtype, device=device, **more)
 
     def materialize(self) -> Tensor:
         """Returns the values as a plain tensor."""
@@ -89,9 +91,5 @@ def dispatch_mode(func: Any) -> AbstractContextManager[Any]:
     if torch.is_inference_mode_enabled() and any(
         returned.alias_info is not None for returned in func._schema.returns
     ):
-        return _outside_inference()
+        return torch.inference_mode(False)
     return nullcontext()
-
-
-def _outside_inference() -> AbstractContextManager[Any]:
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
