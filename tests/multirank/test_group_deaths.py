@@ -42,12 +42,17 @@ def _dies(how: str) -> None:
 
 
 def _all_reduces(group: Group) -> Callable[[], None]:
+    def all_reduce() -> None:
+        values = torch.ones(4, device=group.device)
+        dist.all_reduce(values)
+        values[0].item()
+
     def work() -> None:
         while True:
-            values = torch.ones(4, device=group.device)
-            dist.all_reduce(values)
-            values[0].item()
+            all_reduce()
 
+    # Makes the communicator. If a rank dies meanwhile, the others may have to end with a message.
+    all_reduce()
     return work
 
 
