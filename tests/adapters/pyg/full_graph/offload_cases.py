@@ -22,7 +22,7 @@ from peergraph.fullgraph import PartitionedTensor, write_rows
 from peergraph.memory import Group
 
 from .conv_cases import mlp, plain, typed, weighted, with_attributes
-from .graphs import CLASSES, EDGE_WIDTH, WIDTH, small_graph, small_hetero
+from .graphs import CLASSES, EDGE_WIDTH, RELATIONS, WIDTH, small_graph, small_hetero
 from .model_cases import DeepGCN, Hetero, ToHetero
 from .ranks import copy_of
 from .training_cases import RGCN
@@ -99,6 +99,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Call]] = {
             pyg.GATv2Conv(HIDDEN, CLASSES, edge_dim=EDGE_WIDTH),
         ),
         with_attributes,
+    ),
+    # Gradients of selected rows reach rows of edges, and columns of a transposed view.
+    "RGAT": (
+        lambda: Convs(
+            pyg.RGATConv(WIDTH, HIDDEN, RELATIONS, attention_mechanism="within-relation"),
+            pyg.RGATConv(HIDDEN, CLASSES, RELATIONS, attention_mechanism="within-relation"),
+        ),
+        typed,
+    ),
+    "EdgeCNN": (
+        lambda: pyg.EdgeCNN(WIDTH, HIDDEN, 2, CLASSES, norm="InstanceNorm"),
+        plain,
     ),
     "Transformer": (
         lambda: Convs(

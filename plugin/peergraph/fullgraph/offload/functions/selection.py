@@ -14,6 +14,7 @@ from peergraph.fullgraph.offload.functions.recording import change_in_place, ref
 from peergraph.fullgraph.offload.gradients.program_gradients import (
     InputKind,
     ProgramGradients,
+    has_selected_gradients,
     serves,
 )
 from peergraph.fullgraph.offload.gradients.segment import (
@@ -155,21 +156,36 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     operand = row_operand(x)
     chosen = Selection.of(x._content.space, layout)
     store_sources([operand])
-    read = Compiled([operand], is_stored).operands
-    if not serves(chosen, [InputKind.of(part) for part in read]):
+    needs_grad = x.requires_grad and torch.is_grad_enabled()
+    compiled = compile_history([operand]) if needs_grad else None
+    if not _can_select(chosen, operand, compiled):
         # Functions of the rows that were recorded before must find the node of their gradient.
         operand = make_boundary(x)
         with no_autograd():
             store_rows([operand])
         operand = row_operand(x)
-    if not (x.requires_grad and torch.is_grad_enabled()):
+        compiled = compile_history([operand]) if needs_grad else None
+    if compiled is None:
         [rows] = compute_rows([operand], chosen)
         return wrap(rows, layout, 0)
-    compiled = compile_history([operand])
     result: PartitionedTensor = SelectRows.apply(
         compiled, operand, chosen, *history_inputs(compiled.operands)
     )
     return result
+
+
+def _can_select(chosen: Selection, operand: RowOperand, history: Compiled | None) -> bool:
+    """Returns whether rows, and gradients if there is a history, are computed of a selection."""
+    read = Compiled([operand], is_stored).operands
+    if not serves(chosen, [InputKind.of(part) for part in read]):
+        return False
+    if history is None:
+        return True
+    needs = [
+        isinstance(part, RowOperand) and part.identity is not None and part.identity.requires_grad
+        for part in history.operands
+    ]
+    return has_selected_gradients(chosen, [InputKind.of(p) for p in history.operands], needs)
 
 
 def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
@@ -233,6 +249,7 @@ class SelectRows(OffloadedFunction):
             if isinstance(part, RowOperand)
             and part.content.store is None
             and part.content.is_storable
+            and part.content.space is chosen.space
         ]
         rows, *rows_to_save = compute_rows([operand, *inputs_to_save], chosen)
         by_operand = dict(zip(map(id, inputs_to_save), rows_to_save, strict=True))

@@ -67,6 +67,8 @@ class InputKind(NamedTuple):
     """Of a tensor on the device."""
     selected: SelectedOperand | None = None
     """Rows of a gradient, which have no history."""
+    is_storable: bool = True
+    """Whether rows are the first dimension."""
 
     @classmethod
     def of(cls, operand: Operand | SelectedOperand) -> InputKind:
@@ -76,7 +78,8 @@ class InputKind(NamedTuple):
         if isinstance(operand, ResidentOperand):
             return cls(ResidentOperand, operand.space, digest=operand.digest)
         if isinstance(operand, RowOperand):
-            return cls(RowOperand, operand.content.space)
+            content = operand.content
+            return cls(RowOperand, content.space, is_storable=content.is_storable)
         if isinstance(operand, SourceOperand):
             return cls(SourceOperand, operand.rows.content.space, operand.structure)
         if isinstance(operand, SelectedOperand):
@@ -124,6 +127,24 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
         space is selection.space or any(space.row_layout is layout for layout in edges)
         for space in spaces
         if space is not None
+    )
+
+
+def has_selected_gradients(
+    selection: Selection, inputs: Sequence[InputKind], needs: Sequence[bool]
+) -> bool:
+    """Returns whether the gradients of rows have a row for each selected one, and no other.
+
+    Those of rows of edges, and of views of which they are no rows, do not.
+
+    Args:
+        selection: the rows whose gradients are computed.
+        inputs, needs: what is read, and which of it needs a gradient.
+    """
+    return all(
+        part.is_storable and part.space is selection.space
+        for part, need in zip(inputs, needs, strict=True)
+        if need and part.kind is RowOperand
     )
 
 

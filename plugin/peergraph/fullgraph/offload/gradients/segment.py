@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients, serves
+from peergraph.fullgraph.offload.gradients.program_gradients import (
+    ProgramGradients,
+    has_selected_gradients,
+    serves,
+)
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place
 from peergraph.fullgraph.offload.programs.record import (
@@ -198,7 +202,10 @@ class Segment(OffloadedFunction):
             part is None or part.selection is not selection for part in parts
         ):
             selection = None
-        if selection is not None and not serves(selection, differentiated.kinds):
+        kinds = differentiated.kinds
+        if selection is not None and not (
+            serves(selection, kinds) and has_selected_gradients(selection, kinds, needs)
+        ):
             selection = None
         return (*nothing, *differentiated.backward(ctx, needs, rows, heads, selection=selection))
 
