@@ -12,10 +12,11 @@ from torch._ops import OpOverload
 
 from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
+from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.along_columns import OverRows, over_rows, resolve_dims
 from peergraph.fullgraph.tensor.chunk_rows import serves_chunks
-from peergraph.fullgraph.tensor.conversions import from_local, replicated
+from peergraph.fullgraph.tensor.conversions import from_local, replicated, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule, rule
 
@@ -37,41 +38,33 @@ def count_of(x: PartitionedTensor, dims: Sequence[int]) -> int:
     return count
 
 
-class SumRows(Function):
+def _sum_rows(
+    x: PartitionedTensor,
+    dims: list[int],
+    keepdim: bool,
+    dtype: torch.dtype | None,
+    scale: float,
+) -> Tensor:
     """A sum over dimensions that include the partitioned one, multiplied by `scale`.
 
     Autograd's own gradient of a sum would expand the plain gradient to the rows of all ranks.
     """
+    layout, dim, shape, row_dtype = x.row_layout, x.partitioned_dim, x._local.shape, x._local.dtype
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: PartitionedTensor,
-        dims: list[int],
-        keepdim: bool,
-        dtype: torch.dtype | None,
-        scale: float,
-    ) -> Tensor:
-        local = x._local
-        ctx.row_layout, ctx.dim, ctx.shape, ctx.dtype = (
-            x.row_layout,
-            x.partitioned_dim,
-            local.shape,
-            local.dtype,
-        )
-        ctx.dims, ctx.keepdim, ctx.scale = sorted(dims), keepdim, scale
-        total = sum_of_ranks(local.sum(dims, keepdim, dtype=dtype), x.row_layout.group)
-        return total if scale == 1 else total * scale
+    def total(rows: Tensor) -> Tensor:
+        local = take_rows(rows, layout, dim)._local
+        sums = sum_of_ranks(local.sum(dims, keepdim, dtype=dtype), layout.group)
+        return sums if scale == 1 else sums * scale
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        if not ctx.keepdim:
-            for dim in ctx.dims:
-                grad = grad.unsqueeze(dim)
-        if ctx.scale != 1:
-            grad = grad * ctx.scale
-        grad = replicated(grad.to(ctx.dtype), ctx.row_layout.group).expand(ctx.shape)
-        return from_local(grad, ctx.row_layout, ctx.dim), None, None, None, None
+    def spread(grad: Tensor) -> Tensor:
+        if not keepdim:
+            for place in sorted(dims):
+                grad = grad.unsqueeze(place)
+        if scale != 1:
+            grad = grad * scale
+        return wrap(grad.to(row_dtype).expand(shape), layout, dim)
+
+    return linear(x, total, spread)
 
 
 def _register_sum(function: Any, *overloads: OpOverload) -> None:
@@ -109,8 +102,7 @@ def _register_sum(function: Any, *overloads: OpOverload) -> None:
                 return plain
         count = count_of(input, dims) if function is torch.mean else 1
         scale = 1 / count if count else float("nan")
-        result: Tensor = SumRows.apply(input, dims, keepdim, dtype, scale)
-        return result
+        return _sum_rows(input, dims, keepdim, dtype, scale)
 
 
 _register_sum(torch.sum, aten.sum.default, aten.sum.dim_IntList)
