@@ -9,8 +9,9 @@ import torch
 from benchmarks.placing.machines import machine
 
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.device.stopwatch import Stopwatch
 from peergraph.memory.table.partitions import one_partition_per_gpu
-from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
+from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.sampling import NeighborSampler
 from peergraph.store import GraphSource, Store
 from peergraph.store.placement.partition_solver import solve

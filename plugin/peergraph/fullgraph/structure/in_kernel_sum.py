@@ -6,7 +6,6 @@ share a remote row. Gradients are partial sums of the halo, which travel back to
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
 from peergraph.fullgraph.exchange.route import linear
 from peergraph.fullgraph.structure.interleaving import Interleaving, tune
 from peergraph.memory.device.launching import Buffers
+from peergraph.memory.device.stopwatch import Stopwatch
 
 # Columns, dtype, and values of an edge: 0, 1, or 2 for one for each column.
 _Key = tuple[int, torch.dtype, int]
@@ -208,37 +208,11 @@ class _Launch:
         group.barrier()
         # The host enqueues the launches that are timed while the GPU runs this one.
         self(interleaving)
-        with _Timer(group.device) as timer:
+        watch = Stopwatch(group.device)
+        with watch.running():
             for _ in range(_TIMED_LAUNCHES):
                 self(interleaving)
-        return float(max(group.all_gather(timer.seconds))) / _TIMED_LAUNCHES
-
-
-class _Timer:
-    """Times what is enqueued within it, or on the CPU done; synchronises at the end."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self.seconds = 0.0
-
-    def __enter__(self) -> _Timer:
-        self._begin = time.perf_counter()
-        self._first = self._record()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        last = self._record()
-        self.seconds = time.perf_counter() - self._begin
-        if self._first is not None and last is not None:
-            last.synchronize()
-            self.seconds = self._first.elapsed_time(last) / 1e3
-
-    def _record(self) -> torch.cuda.Event | None:
-        if not self._on_gpu:
-            return None
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+        return float(max(group.all_gather(watch.seconds()))) / _TIMED_LAUNCHES
 
 
 def _without_padding(rows: Tensor, width: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -11,6 +10,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.machine_cache import host_reads_file
+from peergraph.memory.device.stopwatch import Stopwatch
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.region import SharedRegion
@@ -172,19 +172,8 @@ class Probe:
         """Returns the seconds of one call while all ranks make it. Collective; synchronises."""
         run()
         self.group.barrier()
-        if not self.on_gpu:
-            begin = time.perf_counter()
+        watch = Stopwatch(self.group.device)
+        with watch.running():
             for _ in range(self.calls):
                 run()
-            return (time.perf_counter() - begin) / self.calls
-        start, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
-        stream = torch.cuda.current_stream(self.group.device)
-        start.record(stream)
-        for _ in range(self.calls):
-            run()
-        end.record(stream)
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3 / self.calls
+        return watch.seconds() / self.calls

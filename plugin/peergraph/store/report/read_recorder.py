@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
+from peergraph.memory.device.stopwatch import Stopwatch
+from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.cost_model import SECTOR
