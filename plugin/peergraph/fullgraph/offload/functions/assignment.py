@@ -13,7 +13,6 @@ from peergraph.fullgraph.offload.functions.gathering import on_device
 from peergraph.fullgraph.offload.functions.recording import record, refuse
 from peergraph.fullgraph.offload.functions.selection import (
     local_mask,
-    note_rows,
     rows_in_use,
     rows_of,
     writer_of,
@@ -170,7 +169,7 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
     followers = rows_in_use(x, value, chosen)
     x.copy_(written_rows(x, chosen, value))
     for memory in followers:
-        note_rows(x, memory)
+        x.note_alias(memory)
 
 
 @method("written rows")

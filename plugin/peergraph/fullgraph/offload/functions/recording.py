@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any, NoReturn
-from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -218,12 +217,8 @@ class Call:
         for place in dry_run.aliases:
             tensor = self.tensors[place]
             assert isinstance(tensor, OffloadedTensor)
-            aliases = tensor._cell.aliases
-            if not aliases:
-                aliases.append(ref(tensor))
-            aliases[:] = [alias for alias in aliases if alias() is not None]
-            aliases.append(ref(result))
-            result._cell.aliases = aliases
+            tensor.note_alias(result)
+            result._cell.aliases = tensor._cell.aliases
         return result
 
     def changed(self) -> list[int]:
@@ -255,11 +250,7 @@ class Call:
         if not isinstance(handle, OffloadedTensor):
             refuse(self.name, "a tensor on the device is changed in place by an offloaded one")
         cell = handle._cell
-        others = [
-            other
-            for alias in cell.aliases
-            if (other := alias()) is not None and other is not handle
-        ]
+        others = handle.other_aliases()
         on_device = any(not isinstance(other, OffloadedTensor) for other in others)
         if on_device or any(other._cell.whole is not (cell.whole or cell) for other in others):
             refuse(self.name, "another tensor is a view of the one that is changed in place")

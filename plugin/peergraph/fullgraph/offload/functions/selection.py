@@ -61,17 +61,8 @@ def select_range(x: OffloadedTensor, rows: slice) -> PartitionedTensor:
             selected = view_without_gradients(selected)
     memory: Any = selected._local.untyped_storage()
     memory.write_rows = _WriteRows(x, rows, selected)
-    note_rows(x, memory)
+    x.note_alias(memory)
     return selected
-
-
-def note_rows(x: OffloadedTensor, memory: Any) -> None:
-    """Notes that rows of `x` are in use, in memory that all tensors of these rows share."""
-    aliases = x._cell.aliases
-    if not aliases:
-        aliases.append(ref(x))
-    aliases[:] = [alias for alias in aliases if alias() is not None]
-    aliases.append(ref(memory))
 
 
 class _WriteRows:
@@ -92,15 +83,14 @@ class _WriteRows:
             refuse("assignment", "a range of rows with gradients is changed: x[rows] = value")
         layout = x.row_layout.select_range(self.rows)
         followers = rows_in_use(x, selected, layout)
-        others = [alias() for alias in x._cell.aliases]
-        if any(other is not None and other is not x for other in others):
+        if x.other_aliases():
             refuse("assignment", "another tensor is a view of the one that is changed in place")
         with torch.no_grad(), torch._C._EnableTorchFunction():
             # Below autograd, changes in place are not seen.
             changed = METHODS["written rows"](x, layout, selected.clone())
         change_in_place(x, changed._content, False, row_operand(x))
         for memory in followers:
-            note_rows(x, memory)
+            x.note_alias(memory)
 
 
 def writer_of(rows: Any) -> Any:

@@ -197,6 +197,19 @@ class OffloadedTensor(PartitionedTensor):
         self._content = content
         self._cell = Cell(content, needs_grad)
 
+    def note_alias(self, other: Any) -> None:
+        """Notes that the rows of `other`, a tensor or memory, are rows of this tensor."""
+        aliases = self._cell.aliases
+        if not aliases:
+            aliases.append(ref(self))
+        aliases[:] = [alias for alias in aliases if alias() is not None]
+        aliases.append(ref(other))
+
+    def other_aliases(self) -> list[Any]:
+        """Returns what else has these rows, or a part of them, and is in use."""
+        others = (alias() for alias in self._cell.aliases)
+        return [other for other in others if other is not None and other is not self]
+
     def change_token(self) -> Callable[[], object]:
         """Returns what returns equal values as long as the rows are not changed in place."""
         return lambda: self._content
