@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, redistribute, replicated
 from peergraph.fullgraph.tensor.index import first_place, parse_index
-from peergraph.fullgraph.tensor.losses import sum_over_ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import METHODS, function_rule
 from peergraph.fullgraph.tensor.selection import (
@@ -256,7 +256,7 @@ def _counted(table: Tensor, indices: Sequence[Tensor], values: Any) -> Tensor:
     spread = _local_values(values, layout, dim - dims, local)
     written = [part if isinstance(part, Tensor) else None for part in index]
     total = torch.ops.aten.index_put(local, written, spread, True)
-    return sum_over_ranks(total, first).to(table.device)
+    return sum_over_ranks(total, first.row_layout.group).to(table.device)
 
 
 @function_rule(torch.index_put, Tensor.index_put, anywhere=True)

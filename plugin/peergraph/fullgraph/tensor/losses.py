@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import _reduction
 
-from peergraph.fullgraph.exchange import local_operands
+from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import (
     distribute,
@@ -28,13 +28,6 @@ _ELEMENTWISE = (
     *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.soft_margin_loss),
     *(F.poisson_nll_loss, F.gaussian_nll_loss, F.hinge_embedding_loss, F.margin_ranking_loss),
 )
-
-
-def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
-    """Returns the sum of each rank's plain tensor. Differentiable; collective."""
-    if like.row_layout.group.world_size == 1:
-        return local
-    return local_operands.sum_over_ranks(local, like.row_layout.group)
 
 
 def _register_elementwise(loss: Callable[..., Tensor]) -> None:
@@ -56,7 +49,7 @@ def _register_elementwise(loss: Callable[..., Tensor]) -> None:
         if reduction == "none":
             dim = first.partitioned_dim - first._local.dim() + len(shape)
             return from_local(result, first.row_layout, dim)
-        total = sum_over_ranks(result, first)
+        total = sum_over_ranks(result, first.row_layout.group)
         if reduction == "mean":
             return total / torch.Size(shape).numel()
         return total / shape[0] if reduction == "batchmean" else total
@@ -155,14 +148,14 @@ def _class_loss(
         return loss(rows, labels, weight, reduction)
     total = loss(rows, labels, weight, "sum")
     if reduction == "sum":
-        return sum_over_ranks(total, input)
+        return sum_over_ranks(total, group)
     if labels.is_floating_point():
-        return sum_over_ranks(total, input) / int(target.shape[0])
+        return sum_over_ranks(total, group) / int(target.shape[0])
     counted = labels != ignore_index
     if weight is None:
         divisor = counted.sum().to(total.dtype)
     else:
         divisor = (weight[torch.where(counted, labels, 0)] * counted).sum()
-    both = sum_over_ranks(torch.stack([total, divisor]), input)
+    both = sum_over_ranks(torch.stack([total, divisor]), group)
     mean: Tensor = both[0] / both[1]
     return mean

@@ -117,7 +117,7 @@ def extreme(x: PartitionedTensor, dims: list[int], keepdim: bool, op: ReduceOp) 
     if local.shape[x.partitioned_dim] == 0:
         shape = list(local.shape)
         shape[x.partitioned_dim] = 1
-        local = local.new_full(shape, _worst(local.dtype, op))
+        local = local.new_full(shape, worst_value(local.dtype, op))
     reduced = local.amax(dims, keepdim) if op == "max" else local.amin(dims, keepdim)
     return _all_reduce(x, reduced, op)
 
@@ -126,7 +126,8 @@ def _all_reduce(x: PartitionedTensor, local: Tensor, op: ReduceOp) -> Tensor:
     return reductions_of(x.row_layout.group).all_reduce(local, op)
 
 
-def _worst(dtype: torch.dtype, op: ReduceOp) -> Any:
+def worst_value(dtype: torch.dtype, op: ReduceOp) -> Any:
+    """Returns the value that no maximum or minimum of others takes."""
     if dtype == torch.bool:
         return op == "min"
     if dtype.is_floating_point:

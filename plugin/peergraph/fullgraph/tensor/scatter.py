@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
+from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
 from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
@@ -18,7 +19,7 @@ from peergraph.fullgraph.tensor.arguments import (
 from peergraph.fullgraph.tensor.assignment import put
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
 from peergraph.fullgraph.tensor.index import parse_index
-from peergraph.fullgraph.tensor.losses import sum_over_ranks
+from peergraph.fullgraph.tensor.over_rows import worst_value
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import RULES, function_rule, rule
 from peergraph.fullgraph.tensor.row_functions import NamedRows
@@ -114,7 +115,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
         ids = _ids_of(index, dim, "scatter_add")
         return input + _send(src, ids, input)
     local = torch.zeros_like(input).scatter_add(dim, index._local, src.to_local())
-    result: Tensor = input + sum_over_ranks(local, index)
+    result: Tensor = input + sum_over_ranks(local, index.row_layout.group)
     return result
 
 
@@ -145,7 +146,7 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
     if isinstance(input, PartitionedTensor):
         return input + _send(source, index, input)
     local = torch.zeros_like(input).index_add(dim, index._local, source.to_local())
-    total: Tensor = input + sum_over_ranks(local, index)
+    total: Tensor = input + sum_over_ranks(local, index.row_layout.group)
     return total
 
 
@@ -169,12 +170,12 @@ def scatter_reduce(
         if reduce == "sum" and include_self:
             return scatter_add(input, dim, index, src)
         not_implemented("scatter_reduce", f"values are reduced by {reduce} into partitioned rows")
-    rows, places = src.to_local(), index._local
+    rows, places, group = src.to_local(), index._local, index.row_layout.group
     counts = torch.zeros_like(input).scatter_add(dim, places, torch.ones_like(rows))
-    counts = sum_over_ranks(counts, index)
+    counts = sum_over_ranks(counts, group)
     base = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
     if reduce in ("sum", "mean"):
-        total = base + sum_over_ranks(torch.zeros_like(input).scatter_add(dim, places, rows), index)
+        total = base + sum_over_ranks(torch.zeros_like(input).scatter_add(dim, places, rows), group)
         if reduce == "sum":
             return total
         return total / (counts + 1 if include_self else counts.clamp(min=1))
@@ -193,15 +194,11 @@ def _extreme_by_group(
     include_self: bool,
 ) -> Tensor:
     """The maximum or minimum of each group; ties share the gradient, as in torch."""
-    places = index._local
+    places, group, op = index._local, index.row_layout.group, _REDUCE_OPS[reduce]
     with torch.no_grad():
-        worst = -torch.inf if reduce == "amax" else torch.inf
-        if not input.is_floating_point():
-            info = torch.iinfo(input.dtype)
-            worst = info.min if reduce == "amax" else info.max
-        start = torch.full_like(input, worst)
+        start = torch.full_like(input, worst_value(input.dtype, op))
         extremes = start.scatter_reduce(dim, places, rows, reduce)
-        extremes = reductions_of(index.row_layout.group).all_reduce(extremes, _REDUCE_OPS[reduce])
+        extremes = reductions_of(group).all_reduce(extremes, op)
         if include_self:
             extremes = (
                 torch.maximum(extremes, input)
@@ -215,10 +212,10 @@ def _extreme_by_group(
         ties = torch.zeros_like(extremes).scatter_add(dim, places, is_extreme)
         if include_self:
             ties = ties + (extremes == input)
-        share = is_extreme / sum_over_ranks(ties, index).gather(dim, places)
+        share = is_extreme / sum_over_ranks(ties, group).gather(dim, places)
     with torch.enable_grad():
         shares = torch.where(is_extreme > 0, rows, 0) * share
-        total = sum_over_ranks(torch.zeros_like(extremes).scatter_add(dim, places, shares), index)
+        total = sum_over_ranks(torch.zeros_like(extremes).scatter_add(dim, places, shares), group)
         return result + (total - total.detach())
 
 
