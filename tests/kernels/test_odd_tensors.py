@@ -162,6 +162,30 @@ def test_memory_of_the_table_as_an_argument(table: Table) -> None:
     numbers.close()
 
 
+def test_autograd_sees_that_out_changes(table: Table) -> None:
+    calls: dict[str, Callable[[Tensor], object]] = {
+        "gather": lambda out: table.gather(IDS, out=out),
+        "read": lambda out: table.read(out=out),
+    }
+    for name, call in calls.items():
+        with named_case(name):
+            out, weight = torch.ones(4, 2), torch.ones(2, requires_grad=True)
+            loss = (out * weight).sum()
+            call(out)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+            parameter = torch.nn.Parameter(torch.ones(4, 2))
+            with pytest.raises(ValueError, match="out must not need a gradient"):
+                call(parameter)
+            with torch.no_grad():
+                call(parameter)
+            assert torch.equal(parameter.detach(), out)
+            with torch.inference_mode():
+                constant = torch.ones(4, 2)
+            call(constant)
+            assert torch.equal(constant, out)
+
+
 def test_a_structure_keeps_its_edges() -> None:
     """Later writes to the tensors that it was made of do not reach it."""
     indptr, indices, edge_ids = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 0]), torch.arange(3)

@@ -56,10 +56,12 @@ def out_tensor(
 ) -> torch.Tensor:
     """Returns `out` if it can take the result, or a new tensor.
 
+    Autograd is told that `out` changes, as by functions of torch.
+
     Raises:
         TypeError: `out` is not a dense tensor.
-        ValueError: the dtype, the shape or the device is wrong, or `out` is not contiguous, or a
-            conjugate or negative view.
+        ValueError: the dtype, the shape or the device is wrong, or `out` is not contiguous, a
+            conjugate or negative view, or needs a gradient.
     """
     if out is None:
         return empty(shape, dtype, device)
@@ -69,6 +71,10 @@ def out_tensor(
     if tuple(out.shape) != shape:
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     check_device("out", out, device)
+    if out.requires_grad and torch.is_grad_enabled():
+        raise ValueError("out must not need a gradient: pass out.detach(), or use torch.no_grad()")
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
     return out
 
 
