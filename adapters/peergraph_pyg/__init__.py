@@ -6,11 +6,11 @@ treat everything else as before.
 
 from __future__ import annotations
 
+from peergraph.integration import CapturedTraining
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import nn
 from .captured.capture import capture
-from .captured.captured_training import CapturedTraining
 from .data.edge_index_tensor import EdgeIndexTensor
 from .data.feature_store import FeatureStore
 from .data.frames import StoredFrame

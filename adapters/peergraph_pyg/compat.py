@@ -136,14 +136,6 @@ def compiles_layers() -> bool:
     return _COMPILES_LAYERS or not torch.compiler.is_compiling()
 
 
-def can_overlap_replays() -> bool:
-    """Whether a CUDA graph may be replayed while one with random numbers runs on another stream.
-
-    Before, each replay writes to the memory that all graphs read the state of the generator from.
-    """
-    return TORCH >= (2, 9)
-
-
 def is_traced() -> bool:
     """Whether TorchScript traces the call, or a mode of torch sees its operations."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]

@@ -14,11 +14,11 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 import peergraph_pyg
+from peergraph.integration import SampleCounts
+from peergraph.integration.captured import batch_bounds, captured_training
 from peergraph.memory import Group
 from peergraph.store import NODE
 from peergraph.testing import run_ranks
-from peergraph_pyg.captured import batch_bounds, captured_training
-from peergraph_pyg.captured.batch_bounds import Counts
 from tests.places import cpu_and_gpus
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 16
@@ -101,10 +101,10 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
         # Some batches of one rank do not fit.
         find = batch_bounds.find_bounds
 
-        def smaller(*arguments: Any) -> Counts:
+        def smaller(*arguments: Any) -> SampleCounts:
             nodes, edges = find(*arguments)
             rows = {t: [each[0], *(int(0.9 * n) for n in each[1:])] for t, each in nodes.items()}
-            return Counts(rows, edges)
+            return SampleCounts(rows, edges)
 
         captured_training.find_bounds = smaller  # type: ignore[attr-defined]
     training = peergraph_pyg.capture(loader, copy, optimizer, loss)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .captured_training import CapturedTraining, Loss
-from .loader_batches import LoaderBatches
-from .optimizer import check_optimizer, check_scaler, make_capturable
-from .requirements import check_loader, check_model
+from peergraph.integration import CapturedTraining, capture_training
 
-# What is made at the first uses of features, and of an optimizer, is kept from the second on.
-_MIN_WARMUP = 2
+from .loader_batches import LoaderBatches
+from .requirements import check_loader
 
 
 def capture(
     loader: Any,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    loss: Loss,
+    loss: Callable[[Any, Any], Any],
     *,
     warmup: int = 3,
     scaler: torch.amp.GradScaler | None = None,
@@ -84,14 +82,5 @@ def capture(
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
-    if warmup < _MIN_WARMUP:
-        raise ValueError(f"warmup must be at least {_MIN_WARMUP} steps, got {warmup}")
-    store = check_loader(loader)
-    check_model(model, store)
-    check_optimizer(optimizer, model)
-    if store.device.type == "cuda":
-        make_capturable(optimizer, store.device)
-    if scaler is not None:
-        check_scaler(scaler, optimizer, store.device)
-    batches = LoaderBatches(loader, store)
-    return CapturedTraining(batches, model, optimizer, loss, warmup, scaler)
+    batches = LoaderBatches(loader, check_loader(loader))
+    return capture_training(batches, model, optimizer, loss, warmup, scaler)

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric import nn as pyg_nn
+from torch_geometric.data import Data
+from torch_geometric.sampler import SamplerOutput
 
 from peergraph import sampling
-from peergraph.sampling import Sample, StaticShapeSample
-from peergraph.store import EDGE, NODE, Store
+from peergraph.integration import (
+    BatchRequest,
+    SampleCounts,
+    TrainingBatches,
+    as_unpadded,
+    other_values,
+    try_positions,
+)
+from peergraph.sampling import StaticShapeSample
+from peergraph.store import EDGE, NODE, NodeType, Store
 
 from ..loader.batch_csc import cache_csc
 from ..loader.unfinished import begin_output, collected_requests
 from ..prefetching.prefetcher import plain_iterator
-from .batch_bounds import Counts
-from .batch_request import BatchRequest
 
-_TRIES = 16
+# Modules whose result for a row depends on other rows, or on their number.
+_OVER_ALL_ROWS = (
+    pyg_nn.BatchNorm,
+    pyg_nn.HeteroBatchNorm,
+    pyg_nn.InstanceNorm,
+    pyg_nn.GraphNorm,
+    pyg_nn.GraphSizeNorm,
+    pyg_nn.PairNorm,
+    pyg_nn.MeanSubtractionNorm,
+    pyg_nn.DiffGroupNorm,
+)
 
 
-class LoaderBatches:
+class LoaderBatches(TrainingBatches):
     """The batches of a loader.
 
     Args:
@@ -34,7 +51,8 @@ class LoaderBatches:
     """
 
     def __init__(self, loader: Any, store: Store) -> None:
-        self._loader, self.store = loader, store
+        super().__init__(store)
+        self._loader = loader
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -78,30 +96,13 @@ class LoaderBatches:
         is_full = len(index) == self._loader.batch_size
         return BatchRequest(nodes, request.seed, output.metadata, is_full, request)
 
-    def try_batches(self) -> list[BatchRequest]:
-        """Returns some full batches; there are none if the input is smaller than a batch.
+    def try_indices(self) -> Iterator[Tensor]:
+        """Yields the positions of the seeds of some full batches."""
+        loader = self._loader
+        in_order = isinstance(loader.sampler, SequentialSampler)
+        return try_positions(len(loader.dataset), loader.batch_size, in_order=in_order)
 
-        Leaves torch's default generators as they are.
-        """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            return [self.begin(index) for index in self._try_indices()]
-
-    def _try_indices(self) -> Iterator[Tensor]:
-        count, size = len(self._loader.dataset), self._loader.batch_size
-        last = count - size
-        if last < 0:
-            return
-        for i in range(_TRIES):
-            if isinstance(self._loader.sampler, SequentialSampler):
-                begin = last * i // (_TRIES - 1)
-                yield torch.arange(begin, begin + size, device="cpu")
-            elif last > 8 * size:  # nearly distinct, without a permutation of all
-                yield torch.randint(count, (size,), device="cpu")
-            else:
-                yield torch.randperm(count, device="cpu")[:size]
-
-    def draw(self, request: BatchRequest) -> tuple[Any, Counts]:
+    def draw(self, request: BatchRequest) -> tuple[Any, SampleCounts]:
         """Returns the batch as the loader makes it, and the counts of its sample.
 
         The tensors of a request are on the store's device in it, as in other batches.
@@ -114,63 +115,47 @@ class LoaderBatches:
         )
         return self._loader.filter_fn(out), _counts_of(out)
 
-    def make(self, sample: StaticShapeSample, extras: Any, pad_with: int | None = None) -> Any:
-        """Returns the batch of a sample, as the loader makes it of its own samples.
-
-        Padding rows have the attributes of one of the seeds (of another type: of node 0), so that
-        no function finds values in them that nodes do not have.
-
-        Args:
-            sample: a sample with valid padding that has fit.
-            extras: of the batch's request, on the store's device.
-            pad_with: which of the seeds, for a batch with memory of its own. None: the first one;
-                the batch then shares the sample's memory, without a pass over nodes or edges.
+    def make(self, sample: StaticShapeSample, extras: Any) -> Any:
+        """Returns the batch of a sample. It shares the sample's memory, without a pass over nodes
+        or edges.
         """
-        if pad_with is not None:
-            sample = _padded_copy(sample, pad_with)
-        padded = _as_unpadded(sample)
+        padded = as_unpadded(sample)
         out = self._sampler.output_of(padded)
         out.metadata = extras
         cache_csc(padded)
         return self._loader.filter_fn(out)
 
+    def change_padding(
+        self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]
+    ) -> None:
+        """Changes the floating-point attributes."""
+        if isinstance(batch, Data):
+            _change_rows(batch, batch.is_node_attr, padding[NODE])
+            _change_rows(batch, batch.is_edge_attr, padding[NODE][sample.col[EDGE]])
+            return
+        for node_type in batch.node_types:
+            _change_rows(batch[node_type], lambda _: True, padding[node_type])
+        for edge_type in batch.edge_types:
+            is_padding = padding[edge_type[2]][sample.col[edge_type]]
+            _change_rows(batch[edge_type], lambda _: True, is_padding)
 
-def _counts_of(out: SamplerOutput | HeteroSamplerOutput) -> Counts:
+    def mixes_rows(self, module: torch.nn.Module) -> bool:
+        """Returns whether a module is a norm of PyG over all rows."""
+        graph_mode = isinstance(module, pyg_nn.LayerNorm) and module.mode == "graph"
+        return graph_mode or (isinstance(module, _OVER_ALL_ROWS) and module.training)
+
+
+def _counts_of(out: Any) -> SampleCounts:
     nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
     if isinstance(out, SamplerOutput):
-        return Counts({NODE: nodes}, {EDGE: edges})
-    return Counts(dict(nodes), dict(edges))
+        return SampleCounts({NODE: nodes}, {EDGE: edges})
+    return SampleCounts(dict(nodes), dict(edges))
 
 
-def _padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
-    """Returns a copy in which padding of the seeds' types is one of the seeds, if there are as
-    many.
-    """
-    nodes = {t: ids.clone() for t, ids in sample.nodes.items()}
-    for node_type, ids in nodes.items():
-        if sample.shape.padding_row(node_type) > 0:
-            # One row of these is padding, and so has the first seed's id.
-            nodes[node_type] = torch.where(sample.is_padding(node_type), ids[pad_with], ids)
-    edge_ids = sample.edge_ids
-    return replace(
-        sample,
-        nodes=nodes,
-        edge_index={t: edges.clone() for t, edges in sample.edge_index.items()},
-        edge_ids=None if edge_ids is None else {t: e.clone() for t, e in edge_ids.items()},
-    )
-
-
-def _as_unpadded(sample: StaticShapeSample) -> Sample:
-    """Returns a sample in which padding is nodes and edges like others."""
-    return Sample(
-        nodes=sample.nodes,
-        row=sample.row,
-        col=sample.col,
-        edge_ids=sample.edge_ids,
-        batch=None,
-        duplicate_counts=None,
-        num_sampled_nodes={t: list(rows) for t, rows in sample.shape.rows_per_hop.items()},
-        num_sampled_edges={t: list(edges) for t, edges in sample.shape.edges_per_hop.items()},
-        indptr=sample.indptr,
-        first_target=sample.first_target,
-    )
+def _change_rows(storage: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
+    for name, value in list(storage.items()):
+        # Labels of links are no rows of edges, even if there are as many.
+        if name == "edge_label" or not isinstance(value, Tensor) or not value.dim():
+            continue
+        if is_of(name) and len(value) == len(is_padding):
+            storage[name] = other_values(value, is_padding)

@@ -28,7 +28,7 @@ from peergraph.aggregate import (
     TypedPairs,
     register_finder,
 )
-from peergraph.integration import Unsupported, is_explaining, note
+from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note
 
 from ..compat import version_of
 from .batch_structures import Attachment, attachment_at, attachment_of, attachments_of
@@ -106,7 +106,6 @@ class _Origin:
 _entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
 _lock = threading.Lock()
 _origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_cache_key", default=None)
-_has_static_shapes: ContextVar[bool] = ContextVar("peergraph_pyg_static_shapes", default=False)
 
 
 def can_be_cached(*tensors: Any) -> bool:
@@ -191,24 +190,6 @@ def csc_of(
     if explaining:
         note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
-
-
-@contextmanager
-def static_shapes() -> Iterator[None]:
-    """In this context, batches have static shapes, and their hops end with padding.
-
-    A CUDA graph cannot repeat a structure whose shape depends on the edges.
-    """
-    token = _has_static_shapes.set(True)
-    try:
-        yield
-    finally:
-        _has_static_shapes.reset(token)
-
-
-def has_static_shapes() -> bool:
-    """Returns whether batches have static shapes at the moment."""
-    return _has_static_shapes.get()
 
 
 class JoinedStructure(Protocol):

@@ -19,14 +19,13 @@ from peergraph.aggregate import (
 )
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import Unsupported, is_explaining, note, require
+from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
 
 from ..data.batch_structures import attached
 from ..data.csc_cache import (
     FINDER,
     cache_key,
     can_be_cached,
-    has_static_shapes,
     joined_structure,
 )
 from ..data.lazy_features import is_plain

@@ -17,10 +17,10 @@ from peergraph.aggregate import (
     supports,
 )
 from peergraph.aggregate.layers import AttentionRelation, without_autocast
-from peergraph.integration import Unsupported, is_explaining, note, require
+from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
 
 from .. import compat
-from ..data.csc_cache import has_static_shapes, typed_edges_of
+from ..data.csc_cache import typed_edges_of
 from ..data.lazy_features import gathered, is_plain
 from ..data.tailed_rows import TailedRows
 from . import convs

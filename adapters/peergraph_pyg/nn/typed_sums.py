@@ -11,10 +11,10 @@ from torch import Tensor
 
 from peergraph.aggregate import Relation, RelationBlocks, RelationColumns, layers, supports
 from peergraph.aggregate.layers import SumRelation, TypedResult, without_autocast
-from peergraph.integration import Unsupported, is_explaining, note, require
+from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
 
 from .. import compat
-from ..data.csc_cache import Attachments, has_static_shapes, joined_structure, sizes_with_edges
+from ..data.csc_cache import Attachments, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
 from .features import kind_of

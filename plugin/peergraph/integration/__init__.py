@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from peergraph.integration.captured.captured_training import CapturedTraining, capture_training
+from peergraph.integration.captured.padding import as_unpadded
+from peergraph.integration.captured.static_shapes import has_static_shapes
+from peergraph.integration.captured.training_batches import (
+    BatchRequest,
+    SampleCounts,
+    TrainingBatches,
+    other_values,
+    try_positions,
+)
 from peergraph.integration.exchange_iterator import ExchangeIterator, is_split
 from peergraph.integration.explain_log import explain, is_explaining, note, note_fallback
 from peergraph.integration.patching import Patches, installed_version
@@ -16,15 +26,22 @@ from peergraph.integration.worker_options import WORKER_OPTIONS
 
 __all__ = [
     "WORKER_OPTIONS",
+    "BatchRequest",
+    "CapturedTraining",
     "ExchangeIterator",
     "Monitor",
     "Patches",
+    "SampleCounts",
     "SplitGraph",
     "StatefulLoader",
     "ThreadRng",
+    "TrainingBatches",
     "Unsupported",
+    "as_unpadded",
+    "capture_training",
     "check_module",
     "explain",
+    "has_static_shapes",
     "installed_version",
     "is_explaining",
     "is_split",
@@ -32,8 +49,10 @@ __all__ = [
     "monitor",
     "note",
     "note_fallback",
+    "other_values",
     "require",
     "share_graph",
     "swap_layers",
     "taking_turns",
+    "try_positions",
 ]

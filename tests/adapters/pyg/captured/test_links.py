@@ -14,10 +14,10 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
+from peergraph.integration import SampleCounts
+from peergraph.integration.captured import captured_training
 from peergraph.store import NODE
 from peergraph_pyg import HardNegatives, InBatchNegatives
-from peergraph_pyg.captured import captured_training
-from peergraph_pyg.captured.batch_bounds import Counts
 from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, adam, captured, sage
 
 LINKS = 6 * BATCH + 9
@@ -161,11 +161,11 @@ def test_batches_that_exceed_the_shape(
     expected = loop(loader, model, epochs=3)
     find = captured_training.find_bounds
 
-    def too_small(*args: Any) -> Counts:
+    def too_small(*args: Any) -> SampleCounts:
         nodes, edges = find(*args)
         rows = list(nodes[NODE])
         rows[0 if kind == "seeds" else 1] -= 14 if kind == "seeds" else 40
-        return Counts({NODE: rows}, edges)
+        return SampleCounts({NODE: rows}, edges)
 
     monkeypatch.setattr(captured_training, "find_bounds", too_small)
     model = sage(device)

@@ -15,11 +15,12 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GAT
 
 import peergraph_pyg
+from peergraph.integration import SampleCounts
+from peergraph.integration.captured import captured_training
+from peergraph.integration.captured.padding import padded_copy
 from peergraph.sampling import NeighborSampler as CoreSampler
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
-from peergraph_pyg.captured import captured_training
-from peergraph_pyg.captured.batch_bounds import Counts
 from peergraph_pyg.captured.loader_batches import LoaderBatches
 from peergraph_pyg.data import batch_structures
 from tests.adapters.pyg.captured.training import (
@@ -169,7 +170,7 @@ def test_samples_that_exceed_the_shape(
     def too_small(*args: Any) -> Any:
         nodes, edges = find(*args)
         rows = nodes[NODE]
-        return Counts({NODE: [*rows[:2], rows[2] - 60, *rows[3:]]}, edges)
+        return SampleCounts({NODE: [*rows[:2], rows[2] - 60, *rows[3:]]}, edges)
 
     monkeypatch.setattr(captured_training, "find_bounds", too_small)
     model = sage(device)
@@ -239,7 +240,7 @@ def test_a_batch_is_the_sample(plain: Data, device: torch.device) -> None:
     assert batch.n_id.data_ptr() == sample.nodes[NODE].data_ptr()
     assert batch_structures.attached(batch.edge_index) is not None
     assert list(batch.keys()) == list(next(iter(loader)).keys())
-    other = batches.make(sample, (input_id, None), pad_with=1)
+    other = batches.make(padded_copy(sample, 1), (input_id, None))
     assert other.edge_index.data_ptr() != edges.data_ptr()
     assert other.n_id[sample.is_padding(NODE)].eq(1).all()
     assert torch.equal(other.edge_index, edges)

@@ -14,8 +14,8 @@ from torch_geometric.nn import GATConv, HeteroConv, HGTConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import peergraph_pyg
+from peergraph.integration import has_static_shapes
 from peergraph_pyg import explain
-from peergraph_pyg.data import csc_cache
 from tests.adapters.pyg.captured.training import adam, captured, loop
 
 SIZES = {"paper": 400, "author": 300, "topic": 20}
@@ -120,7 +120,7 @@ def test_relations_are_joined(plain: HeteroData, device: torch.device, kind: str
     shapes = []
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        if csc_cache.has_static_shapes():
+        if has_static_shapes():
             with torch.no_grad():
                 reasons = str(explain(model, batch))
             assert "relations in one pass" in reasons

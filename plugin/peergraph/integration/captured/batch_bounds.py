@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import NamedTuple
 
 import torch
 
+from peergraph.integration.captured.training_batches import BatchRequest, SampleCounts
 from peergraph.sampling import NeighborSampler, StaticShape
 from peergraph.store import EdgeType, NodeType
-
-from .batch_request import BatchRequest
 
 # How many standard deviations the capacities are above the largest of the drawn samples. A batch of
 # 1024 seeds then has 3 to 5 % of padding, and about one batch in a million does not fit.
 _DEVIATIONS = 3.0
 
 
-class Counts(NamedTuple):
-    """The numbers of rows, seeds and new nodes of each hop, and of edges of each hop, by type.
-
-    As capacities, those of the shape: the rows of the seeds and of padding in the place of seeds.
-    """
-
-    nodes: dict[NodeType, list[int]]
-    edges: dict[EdgeType, list[int]]
-
-
-def find_bounds(core: NeighborSampler, requests: Iterable[BatchRequest]) -> Counts:
+def find_bounds(core: NeighborSampler, requests: Iterable[BatchRequest]) -> SampleCounts:
     """Returns capacities for batches, from samples of such.
 
     Synchronises.
@@ -40,7 +28,7 @@ def find_bounds(core: NeighborSampler, requests: Iterable[BatchRequest]) -> Coun
     samples = [core.sample(request.nodes, i) for i, request in enumerate(requests)]
     nodes = [sample.num_sampled_nodes for sample in samples]
     edges = [sample.num_sampled_edges for sample in samples]
-    return Counts(
+    return SampleCounts(
         {t: _bounds_of([counts[t] for counts in nodes]) for t in nodes[0]},
         {t: _bounds_of([counts[t] for counts in edges]) for t in edges[0]},
     )
@@ -54,10 +42,10 @@ def _bounds_of(counts: list[list[int]]) -> list[int]:
     return result
 
 
-def raise_bounds(bounds: Counts, counts: Iterable[Counts]) -> Counts:
+def raise_bounds(bounds: SampleCounts, counts: Iterable[SampleCounts]) -> SampleCounts:
     """Returns capacities for samples with these counts, too."""
     for each in counts:
-        bounds = Counts(
+        bounds = SampleCounts(
             bounds.nodes | {t: _raised(bounds.nodes[t], n) for t, n in each.nodes.items()},
             bounds.edges | {t: _raised(bounds.edges[t], n) for t, n in each.edges.items()},
         )

@@ -11,20 +11,31 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map
 
+from peergraph.integration.captured.batch_bounds import find_bounds, raise_bounds
+from peergraph.integration.captured.data_parallel import AveragedGradients
+from peergraph.integration.captured.model_checks import check_model, check_modules
+from peergraph.integration.captured.optimizer import (
+    check_optimizer,
+    check_scaler,
+    make_capturable,
+    scaler_settings,
+    settings_of,
+)
+from peergraph.integration.captured.padding import check_padding
+from peergraph.integration.captured.slots import GpuSlot, Slot
+from peergraph.integration.captured.static_shapes import static_shapes
+from peergraph.integration.captured.training_batches import (
+    BatchRequest,
+    SampleCounts,
+    TrainingBatches,
+)
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShape, StaticShapeSampler
 
-from ..data.csc_cache import static_shapes
-from .batch_bounds import Counts, find_bounds, raise_bounds
-from .batch_request import BatchRequest
-from .data_parallel import AveragedGradients
-from .loader_batches import LoaderBatches
-from .optimizer import check_scaler, make_capturable, scaler_settings, settings_of
-from .padding_check import check_padding
-from .requirements import check_modules
-from .slots import GpuSlot, Slot
-
 Loss = Callable[[Any, Any], Any]
+
+# What is made at the first uses of features, and of an optimizer, is kept from the second on.
+_MIN_WARMUP = 2
 
 
 @dataclass
@@ -36,7 +47,7 @@ class _Batch:
 
 
 class CapturedTraining:
-    """The training that :func:`capture` returns. Iterating it trains for an epoch.
+    """The training that an adapter's ``capture`` returns. Iterating it trains for an epoch.
 
     Attributes:
         num_captured: steps that were replays of a CUDA graph.
@@ -46,7 +57,7 @@ class CapturedTraining:
 
     def __init__(
         self,
-        batches: LoaderBatches,
+        batches: TrainingBatches,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: Loss,
@@ -67,9 +78,9 @@ class CapturedTraining:
         self.num_captured = 0
         self.num_eager = 0
         self._loader_settings: tuple[Any, ...] | None = None
-        self._bounds: Counts | None = None
+        self._bounds: SampleCounts | None = None
         self._extras: Any = None  # of a full batch
-        self._exceeding: list[Counts] = []
+        self._exceeding: list[SampleCounts] = []
         self._slots: list[Slot] = []
         self._shape: StaticShape | None = None
         self._graphs: dict[Slot, tuple[torch.cuda.CUDAGraph, Any]] = {}
@@ -205,12 +216,9 @@ class CapturedTraining:
         with self._autocast():
             return self._step(loader_batch)
 
-    def _batch_of(self, slot: Slot, pad_with: int | None = None) -> Any:
-        return self._batches.make(slot.sample, slot.extras, pad_with)
-
     def _static_step(self, slot: Slot) -> Any:
         with static_shapes():
-            return self._step(self._batch_of(slot))
+            return self._step(self._batches.make(slot.sample, slot.extras))
 
     def _step(self, batch: Any) -> Any:
         result = None
@@ -266,13 +274,14 @@ class CapturedTraining:
             # The settings may be those of a loaded state, or a number in place of a tensor.
             make_capturable(self._optimizer, self._device)
             check_scaler(self._scaler, self._optimizer, self._device)
-        check_modules(self._model)
+        check_modules(self._model, self._batches)
         with self._autocast(), static_shapes():
             check_padding(
                 self._model,
                 lambda model, batch: _loss_of(self._loss(model, batch), wants_gradient=False),
-                lambda pad_with: self._batch_of(slot, pad_with),
+                self._batches,
                 slot.sample,
+                slot.extras,
             )
         self._settings = tuple(settings_of(self._optimizer)), modes
 
@@ -310,6 +319,41 @@ class CapturedTraining:
         return torch.autocast(
             self._device.type, dtype, enabled=dtype is not None, cache_enabled=False
         )
+
+
+def capture_training(
+    batches: TrainingBatches,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    warmup: int,
+    scaler: torch.amp.GradScaler | None,
+) -> CapturedTraining:
+    """Returns the training of a model on batches, after checks of all arguments.
+
+    Args:
+        batches: of a loader.
+        model: on the store's device, or a ``DistributedDataParallel`` of such a model.
+        optimizer: of the model's parameters: SGD, or one with the option `capturable`, which is
+            set.
+        loss: called with the model's module and a batch; returns the loss, or a tuple that begins
+            with it.
+        warmup: steps of fixed shapes that run step by step before the capture.
+        scaler: for autocast to float16.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: naming the argument.
+    """
+    if warmup < _MIN_WARMUP:
+        raise ValueError(f"warmup must be at least {_MIN_WARMUP} steps, got {warmup}")
+    device = batches.store.device
+    check_model(model, batches)
+    check_optimizer(optimizer, model)
+    if device.type == "cuda":
+        make_capturable(optimizer, device)
+    if scaler is not None:
+        check_scaler(scaler, optimizer, device)
+    return CapturedTraining(batches, model, optimizer, loss, warmup, scaler)
 
 
 def _loss_of(result: Any, wants_gradient: bool = True) -> Tensor:

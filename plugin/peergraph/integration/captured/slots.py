@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from peergraph.integration.captured.batch_bounds import fits
+from peergraph.integration.captured.staged_tensors import StagedTensors
+from peergraph.integration.captured.training_batches import BatchRequest
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler
-
-from .. import compat
-from .batch_bounds import fits
-from .batch_request import BatchRequest
-from .staged_tensors import StagedTensors
 
 
 class Slot:
@@ -126,7 +124,7 @@ class GpuSlot(Slot):
         numbers = map(_number, [*map(len, seeds), request.seed])
         self._input.write([*seeds, *numbers, *tensors])
         current = torch.cuda.current_stream(self._stream.device)
-        stream = self._stream if compat.can_overlap_replays() else current
+        stream = self._stream if _can_overlap_replays() else current
         stream.wait_event(self._read)
         with torch.cuda.stream(stream):
             self._input.upload()
@@ -155,3 +153,13 @@ def _layout_of(extras: Any) -> tuple[Any, ...]:
 
 def _number(value: int) -> Tensor:
     return torch.tensor([value], dtype=torch.int64, device="cpu")
+
+
+def _can_overlap_replays() -> bool:
+    """Returns whether a CUDA graph may be replayed while one with random numbers runs on another
+    stream.
+
+    Before torch 2.9, each replay writes to the memory that all graphs read the state of the
+    generator from.
+    """
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)

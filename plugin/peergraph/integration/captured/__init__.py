@@ -1,0 +1,1 @@
+"""Training steps on a loader's batches as CUDA graphs of a fixed shape."""

@@ -1,0 +1,153 @@
+"""The batches of a framework's loader, as captured training takes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.sampling import NeighborSampler, StaticShapeSample
+from peergraph.store import EdgeType, NodeType, Store
+
+# Batches from which the capacities are found.
+_TRIES = 16
+
+
+@dataclass
+class BatchRequest:
+    """A batch that is begun: its seeds and all that the host knows of it before the sample.
+
+    Args:
+        nodes: ids of the seeds, by type, on the CPU.
+        seed: of the random numbers of the sample.
+        extras: a tree of tensors on the CPU that the batch contains, such as labels of links. Those
+            of all full batches have the same shapes.
+        is_full: whether it has as many seeds, or links, as a full batch.
+        origin: what the loader needs to make the batch by itself.
+    """
+
+    nodes: dict[NodeType, Tensor]
+    seed: int
+    extras: Any
+    is_full: bool
+    origin: Any
+
+
+class SampleCounts(NamedTuple):
+    """The numbers of seeds, of new nodes of each hop, and of edges of each hop, by type.
+
+    As capacities, those of the shape: the rows of the seeds and of padding in the place of seeds.
+    """
+
+    nodes: dict[NodeType, list[int]]
+    edges: dict[EdgeType, list[int]]
+
+
+class TrainingBatches(ABC):
+    """The batches of a loader.
+
+    Args:
+        store: of the loader's graph.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Returns the number of batches of an epoch."""
+
+    @property
+    @abstractmethod
+    def core(self) -> NeighborSampler:
+        """The sampler with the loader's present settings; another one after they were changed."""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What the sizes of full batches depend on."""
+        return (self.core,)
+
+    @abstractmethod
+    def indices(self) -> Iterator[Any]:
+        """Yields what :meth:`begin` takes of each batch of an epoch, in the loader's order."""
+
+    @abstractmethod
+    def begin(self, index: Any) -> BatchRequest:
+        """Begins a batch. Draws the numbers from torch's default generator that the loader draws
+        for it.
+        """
+
+    @abstractmethod
+    def try_indices(self) -> Iterator[Any]:
+        """Yields what :meth:`begin` takes of some full batches, by :func:`try_positions`."""
+
+    def try_batches(self) -> list[BatchRequest]:
+        """Returns some full batches. Leaves torch's default generators as they are."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return [self.begin(index) for index in self.try_indices()]
+
+    @abstractmethod
+    def draw(self, request: BatchRequest) -> tuple[Any, SampleCounts]:
+        """Returns a batch as the loader makes it, and the counts of its sample.
+
+        The tensors of a request are on the store's device in it, as in other batches.
+        """
+
+    @abstractmethod
+    def make(self, sample: StaticShapeSample, extras: Any) -> Any:
+        """Returns the batch of a padded sample, as the loader makes it of its own samples.
+
+        Args:
+            sample: a sample with valid padding, whose memory the batch may share.
+            extras: of the batch's request, on the store's device.
+        """
+
+    @abstractmethod
+    def change_padding(
+        self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]
+    ) -> None:
+        """Writes :func:`other_values` to the padding rows of all attributes of nodes and edges.
+
+        Args:
+            batch: that :meth:`make` returned; other batches do not see the change.
+            sample: of the batch.
+            padding: by node type, [rows] bool, which rows are padding.
+        """
+
+    def mixes_rows(self, module: torch.nn.Module) -> bool:
+        """Returns whether a module of the framework computes over all rows of a batch."""
+        return False
+
+
+def try_positions(count: int, size: int, *, in_order: bool) -> Iterator[Tensor]:
+    """Yields positions of the seeds of some full batches in a loader's input.
+
+    Draws from torch's default generator of the CPU. Yields nothing if the input is smaller than a
+    batch.
+
+    Args:
+        count: seeds of the input.
+        size: seeds of a batch.
+        in_order: whether batches are consecutive seeds; else they are random ones.
+    """
+    last = count - size
+    for i in range(_TRIES if last >= 0 else 0):
+        if in_order:
+            begin = last * i // (_TRIES - 1)
+            yield torch.arange(begin, begin + size, device="cpu")
+        elif last > 8 * size:  # nearly distinct, without a permutation of all
+            yield torch.randint(count, (size,), device="cpu")
+        else:
+            yield torch.randperm(count, device="cpu")[:size]
+
+
+def other_values(rows: Tensor, is_padding: Tensor) -> Tensor:
+    """Returns rows with other numbers where they are padding; only floating-point ones change."""
+    if not rows.is_floating_point():
+        return rows
+    return torch.where(is_padding.view(-1, *[1] * (rows.dim() - 1)), 10 - 3 * rows, rows)
