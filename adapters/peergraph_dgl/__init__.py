@@ -12,10 +12,11 @@ from .backend.import_dgl import import_dgl
 
 import_dgl()
 
-from peergraph.integration import explain
+from peergraph.integration import CapturedTraining, explain
 
 from .backend import materialize
 from .backend.message_passing import install_where_needed, use_kernels
+from .captured.capture import capture
 from .fullgraph.build import full_graph
 from .graph import store_of as attached_stores
 from .graph.columns import StoreColumn
@@ -28,11 +29,13 @@ from .loader.resume import stateful
 from .nn.accelerate import accelerate, revert
 
 __all__ = [
+    "CapturedTraining",
     "StoreColumn",
     "StoreGraph",
     "TableStorage",
     "TypedStorage",
     "accelerate",
+    "capture",
     "explain",
     "from_store",
     "full_graph",

@@ -239,8 +239,10 @@ class EdgeList:
     def out_degrees(self) -> Tensor:
         """Returns the [num_src] number of edges of each source."""
         if self._out_degrees is None:
-            counts = torch.bincount(self.src, minlength=self.num_src)
-            self._out_degrees = counts.to(self.src.dtype)
+            # `bincount` would synchronise with a GPU.
+            counts = torch.zeros(self.num_src, dtype=self.src.dtype, device=self.device)
+            ones = counts.new_ones(()).expand(self.num_edges)
+            self._out_degrees = counts.index_add_(0, self.src, ones)
         return self._out_degrees
 
     def to_dgl_index(self) -> Any:

@@ -83,7 +83,8 @@ def _neighbor_blocks(
         _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
-    return _sample(sampler, g, seed_nodes, exclude_eids, weights, replace=sampler.replace)
+    core = _core(sampler, g, weights, replace=sampler.replace)
+    return _sample(core, sampler, g, seed_nodes, exclude_eids, weights)
 
 
 def _labor_blocks(
@@ -99,8 +100,40 @@ def _labor_blocks(
         _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
-    dependent = bool(sampler.layer_dependency)
-    return _sample(sampler, g, seed_nodes, exclude_eids, {}, labor=True, layer_dependency=dependent)
+    return _sample(_labor_core(sampler, g), sampler, g, seed_nodes, exclude_eids, {})
+
+
+def core_without_weights(sampler: Any, g: Any) -> NeighborSampler:
+    """Returns the core's sampler that draws the blocks of a sampler of DGL; the same one until
+    settings of the sampler change.
+
+    Args:
+        sampler: a sampler of blocks.
+        g: a shared graph.
+
+    Raises:
+        NotImplementedError: naming the sampler or an option that the core does not implement, or
+            for which it removes edges after a sample.
+    """
+    kind, loading = type(sampler), dgl.dataloading
+    if kind is loading.LaborSampler:
+        refused = _unsupported_labor(sampler)
+    elif kind in (loading.NeighborSampler, loading.MultiLayerFullNeighborSampler):
+        options = {"edge_dir": (sampler.edge_dir, "in"), "prob": (sampler.prob, None)}
+        refused = _differing(options)
+    else:
+        refused = ["neither a NeighborSampler nor a LaborSampler"]
+    if refused:
+        raise NotImplementedError(
+            f"{kind.__name__} ({', '.join(refused)}) is not supported by capture"
+        )
+    if kind is loading.LaborSampler:
+        return _labor_core(sampler, g)
+    return _core(sampler, g, {}, replace=sampler.replace)
+
+
+def _labor_core(sampler: Any, g: Any) -> NeighborSampler:
+    return _core(sampler, g, {}, labor=True, layer_dependency=bool(sampler.layer_dependency))
 
 
 def _unsupported_labor(sampler: Any) -> list[str]:
@@ -114,20 +147,42 @@ def _unsupported_labor(sampler: Any) -> list[str]:
         "importance_sampling": (int(sampler.importance_sampling), 0),
         "batch_dependency": (int(sampler.cnt[1]), 1),
     }
+    return _differing(options)
+
+
+def _differing(options: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Returns the options whose value is not the plain one, as text."""
     return [f"{name}={value!r}" for name, (value, plain) in options.items() if value != plain]
 
 
 def _sample(
+    core: NeighborSampler,
     sampler: Any,
     g: Any,
     seed_nodes: Any,
     exclude_eids: Any,
     weights: dict[EdgeType, str],
+) -> tuple[Any, Any, list[DGLBlock]]:
+    store = core.store
+    sample = core.sample(ids_by_type(g, seed_nodes), next_seed())
+    excluded = _excluded_edges(g, sample, exclude_eids, weights, store)
+    if excluded:
+        sample = exclude_edges(sample, excluded)
+    blocks = to_blocks(sample, g)
+    if sampler.output_device is not None:
+        blocks = [block.to(sampler.output_device) for block in blocks]
+    return blocks[0].srcdata[dgl.NID], seed_nodes, blocks
+
+
+def _core(
+    sampler: Any,
+    g: Any,
+    weights: dict[EdgeType, str],
     *,
     replace: bool = False,
     labor: bool = False,
     layer_dependency: bool = False,
-) -> tuple[Any, Any, list[DGLBlock]]:
+) -> NeighborSampler:
     store = find_store(g)
     assert store is not None
     settings = _Settings(
@@ -139,18 +194,6 @@ def _sample(
         layer_dependency,
         g.idtype,
     )
-    core = _core(sampler, settings)
-    sample = core.sample(_ids_by_type(g, seed_nodes), next_seed())
-    excluded = _excluded_edges(g, sample, exclude_eids, weights, store)
-    if excluded:
-        sample = exclude_edges(sample, excluded)
-    blocks = to_blocks(sample, g)
-    if sampler.output_device is not None:
-        blocks = [block.to(sampler.output_device) for block in blocks]
-    return blocks[0].srcdata[dgl.NID], seed_nodes, blocks
-
-
-def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
     entry = _samplers.get(sampler)
     if entry is None or entry[0] != settings:
         core = NeighborSampler(
@@ -205,7 +248,8 @@ def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
     return names_by_relation
 
 
-def _ids_by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
+def ids_by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
+    """Returns seeds by node type; DGL's are a tensor where the graph has one."""
     if not isinstance(seeds, Mapping):
         if len(g.ntypes) != 1:
             raise dgl.DGLError("seed nodes must be a dict by node type, the graph has several")
@@ -217,7 +261,7 @@ def _check_seeds(g: Any, seeds: Any) -> None:
     """Raises IndexError for invalid seeds of a shared graph, which DGL does not check."""
     if find_store(g) is None:
         return
-    for node_type, ids in _ids_by_type(g, seeds).items():
+    for node_type, ids in ids_by_type(g, seeds).items():
         count = g.num_nodes(node_type)
         bad = ((ids < 0) | (ids >= count)).nonzero().view(-1)
         if bad.numel():

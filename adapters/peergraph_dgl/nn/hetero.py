@@ -20,7 +20,7 @@ from peergraph.aggregate import (
     supports,
 )
 from peergraph.aggregate.layers import AttentionRelation
-from peergraph.integration import Unsupported, note, require
+from peergraph.integration import Unsupported, has_static_shapes, note, require
 
 from ..backend.edge_list import EdgeList
 from ..backend.materialize import materialize
@@ -226,7 +226,11 @@ def _typed_edges(
             Relation(torch.stack([call.edges.src, call.edges.dst]), sizes[source], target)
             for call, (source, target) in zip(calls, ends, strict=True)
         ]
+        fixed = has_static_shapes()
+        if fixed:  # sources need no rows
+            targets = {target for _, target in ends}
+            sizes = [size if i in targets else 0 for i, size in enumerate(sizes)]
         with torch.inference_mode(False):
-            structures[key] = TypedEdges(relations, sizes, gradients=gradients)
+            structures[key] = TypedEdges(relations, sizes, gradients=gradients, fixed=fixed)
     edges: TypedEdges = structures[key]
     return edges

@@ -1,0 +1,1 @@
+"""Training steps on the batches of DGL's loaders as CUDA graphs."""

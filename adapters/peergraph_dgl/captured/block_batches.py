@@ -1,0 +1,117 @@
+"""The batches of DGL's loader: begun by its own code, with blocks of samples with padding or
+without.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dgl
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from peergraph.integration import (
+    BatchRequest,
+    SampleCounts,
+    TrainingBatches,
+    as_unpadded,
+    other_values,
+    try_positions,
+)
+from peergraph.sampling import NeighborSampler, Sample, StaticShapeSample, next_seed
+from peergraph.store import NodeType, Store
+
+from ..loader.blocks import to_blocks
+from ..loader.sampling import core_without_weights, ids_by_type
+
+
+class BlockBatches(TrainingBatches):
+    """The batches of a loader: input nodes, output nodes and blocks.
+
+    Args:
+        loader: that :func:`capture` has found fit.
+        store: of its graph.
+    """
+
+    def __init__(self, loader: Any, store: Store) -> None:
+        super().__init__(store)
+        self._loader, self._graph = loader, loader.graph
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    @property
+    def core(self) -> NeighborSampler:
+        """The core's sampler with the present settings of the loader's sampler."""
+        return core_without_weights(self._loader.graph_sampler, self._graph)
+
+    def indices(self) -> Iterator[Any]:
+        """Yields the seeds of each batch, in the order of the loader's own code."""
+        loader = copy.copy(self._loader)
+        loader.collate_fn, loader.num_workers = _unchanged, 0
+        if loader.shuffle:
+            loader.dataset.shuffle()
+        return torch.utils.data.DataLoader.__iter__(loader)
+
+    def begin(self, index: Any) -> BatchRequest:
+        """Begins the batch of these seeds, a tensor, or a dict of one by node type."""
+        nodes = ids_by_type(self._graph, index)
+        count = sum(map(len, nodes.values()))
+        return BatchRequest(
+            nodes, next_seed(), index, count == self._loader.dataset.batch_size, None
+        )
+
+    def try_indices(self) -> Iterator[Any]:
+        """Yields the seeds of some full batches."""
+        indices, size = self._loader.indices, self._loader.dataset.batch_size
+        is_typed = isinstance(indices, Mapping)
+        [(name, ids)] = indices.items() if is_typed else [(None, indices)]
+        ids = torch.as_tensor(ids)
+        for positions in try_positions(len(ids), size, in_order=not self._loader.shuffle):
+            yield {name: ids[positions]} if is_typed else ids[positions]
+
+    def draw(self, request: BatchRequest) -> tuple[Any, SampleCounts]:
+        """Returns the batch as the loader makes it, and the counts of its sample."""
+        sample = self.core.sample(request.nodes, request.seed)
+        output_nodes = tree_map(self._moved, request.extras)
+        counts = SampleCounts(dict(sample.num_sampled_nodes), dict(sample.num_sampled_edges))
+        return self._batch_of(sample, output_nodes), counts
+
+    def make(self, sample: StaticShapeSample, extras: Any) -> Any:
+        """Returns the batch of a sample; its blocks share the sample's memory."""
+        return self._batch_of(as_unpadded(sample), extras)
+
+    def _batch_of(self, sample: Sample, output_nodes: Any) -> Any:
+        blocks = to_blocks(sample, self._graph)
+        return blocks[0].srcdata[dgl.NID], output_nodes, blocks
+
+    def _moved(self, ids: Tensor) -> Tensor:
+        return ids.to(self.store.device)
+
+    def change_padding(
+        self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]
+    ) -> None:
+        """Changes the floating-point columns of all blocks."""
+        blocks = batch[2]
+        for hop, block in enumerate(reversed(blocks)):
+            for node_type in block.srctypes:
+                _change(block.srcnodes[node_type].data, padding[node_type])
+            for node_type in block.dsttypes:
+                _change(block.dstnodes[node_type].data, padding[node_type])
+            for edge_type in block.canonical_etypes:
+                begin, end = sample.shape.edge_offsets(edge_type)[hop : hop + 2]
+                targets = sample.col[edge_type][begin:end]
+                _change(block.edges[edge_type].data, padding[edge_type[2]][targets.long()])
+
+
+def _change(columns: Any, is_padding: Tensor) -> None:
+    for name, rows in list(columns.items()):
+        if rows.is_floating_point():
+            columns[name] = other_values(rows, is_padding[: len(rows)])
+
+
+def _unchanged(seeds: Any) -> Any:
+    return seeds
