@@ -4,13 +4,15 @@
     python benchmarks/small_batches.py --graph papers --plans replicated --layers accelerated
     python benchmarks/small_batches.py --graph papers --plans auto --world 2 --layers accelerated
     python benchmarks/small_batches.py --graph papers --plans auto --layers accelerated --turns 20
+    python benchmarks/small_batches.py --graph papers --plans auto --layers accelerated --links
 
 `kernels_ms` is the time of all kernels and copies of a step on the GPU, each for itself, in a loop
 that makes each batch when it is asked for; `over_kernels` is the time of a step (`wall_ms`) over
 it. The ways: `loader` is the unmodified NeighborLoader, which makes a batch ahead; `captured` is
 `peergraph_pyg.capture`; `compute` trains on batches that lie in memory, and `batches` makes them
 and trains on none: their `ms_host` is what Python needs. With PyG's layers (`loader`) and
-Peergraph's (`accelerated`). On several GPUs, DistributedDataParallel averages the gradients.
+Peergraph's (`accelerated`). On several GPUs, DistributedDataParallel averages the gradients. With
+`--links`, a batch has so many links, each with a negative one, of a LinkNeighborLoader.
 
 `--turns` compares who makes the batches, by the same model in the same process, as machines differ
 more than these: batches in `memory`, made ahead as the loader does it (`ahead`), made ahead by a
@@ -30,13 +32,15 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from end_to_end import epoch_seeds
 from harness.common import PLANS, Mark, again_and_again, main, measure, parser, quantile, words_of
 from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session, synchronize
 from harness.records import Timing
 from systems.systems import Case, CaseRunner, System, add_arguments, systems
-from torch_geometric.loader import NeighborLoader
+from torch import Tensor
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from training import Trainer, data_of, loss_of, train_on
 
 import peergraph_pyg
@@ -57,21 +61,35 @@ _BEFORE_TURNS = 40
 _UNCOUNTED = 2
 
 
+def link_loss_of(model: torch.nn.Module, batch: Any) -> Tensor:
+    """The loss of a batch of PyG's loader of links."""
+    device = batch.x.device
+    out = model(batch.x, batch)
+    source, destination = out[batch.edge_label_index.to(device, non_blocking=True)]
+    labels = batch.edge_label.to(device, non_blocking=True)
+    return F.binary_cross_entropy_with_logits((source * destination).sum(1), labels)
+
+
 class Ways:
     """The ways to train on one case."""
 
     def __init__(self, session: Session, data: Any, case: Case, layers: str) -> None:
         self._session, self._case, self._layers = session, case, layers
-        self._loader = NeighborLoader(
-            peergraph_pyg.lazy(data) if layers == "lazy" else data,
-            num_neighbors=case.fanouts,
-            batch_size=case.batch,
-            # As many on each rank.
-            input_nodes=epoch_seeds(session, case.batch)[
-                : session.args.graph.train_nodes // session.world
-            ],
-            shuffle=True,
-        )
+        data = peergraph_pyg.lazy(data) if layers == "lazy" else data
+        options = {"batch_size": case.batch, "shuffle": True}
+        # As many on each rank.
+        count = session.args.graph.train_nodes // session.world
+        seeds = epoch_seeds(session, case.batch)[:count]
+        self._loss = link_loss_of if session.args.links else loss_of
+        self._loader: Any
+        if session.args.links:
+            others = torch.randint(session.args.graph.num_nodes, (len(seeds),))
+            links = torch.stack([seeds, others])
+            self._loader = LinkNeighborLoader(
+                data, case.fanouts, links, neg_sampling_ratio=1.0, **options
+            )
+        else:
+            self._loader = NeighborLoader(data, case.fanouts, input_nodes=seeds, **options)
         self._kernels_ms: float | None = None
 
     def take_turns(self) -> None:
@@ -144,7 +162,7 @@ class Ways:
         return self._train(trainer, self._loader)
 
     def captured(self, trainer: Trainer) -> Iterator[Any]:
-        training = peergraph_pyg.capture(self._loader, trainer.model, trainer.optimizer, loss_of)
+        training = peergraph_pyg.capture(self._loader, trainer.model, trainer.optimizer, self._loss)
         for trainer.loss in again_and_again(training):
             yield
 
@@ -157,7 +175,11 @@ class Ways:
 
     def _train(self, trainer: Trainer, batches: Any) -> Generator[Any, None, None]:
         for batch in again_and_again(batches):
-            trainer.step(batch.x, batch, batch.y[: batch.batch_size])
+            loss = self._loss(trainer.model, batch)
+            trainer.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            trainer.optimizer.step()
+            trainer.loss = loss.detach()
             yield
 
     def _profile(self, steps: Iterator[Any]) -> tuple[float, float]:
@@ -239,6 +261,7 @@ def arguments() -> argparse.ArgumentParser:
         )
     turns = "rounds in which the makers of batches take turns, in place of the ways"
     result.add_argument("--turns", type=int, default=0, help=turns)
+    result.add_argument("--links", action="store_true", help="train on links")
     result.add_argument("--steps", type=int, default=32, help="of a turn")
     result.set_defaults(world=1, iterations=100_000, warmup=8, budget=3.0)
     return result

@@ -310,10 +310,12 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert "over_compute" in table
 
 
-def test_small_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [False, True])
+def test_small_batches(tmp_path: Path, links: bool) -> None:
     pytest.importorskip("torch_geometric")
     sizes = "--graph tiny/20 --cases 3-2:16 --feature-dim 8 --hidden 8"
-    records, table = run("small_batches", tmp_path / "out.jsonl", sizes, "--world", "1")
+    options = ["--world", "1", *(["--links"] if links else [])]
+    records, table = run("small_batches", tmp_path / "out.jsonl", sizes, *options)
     ways = ["loader", "captured", "compute", "batches"]
     assert [(r["layers"], r["way"]) for r in records] == [
         (layers, way) for layers in ("loader", "accelerated") for way in ways
