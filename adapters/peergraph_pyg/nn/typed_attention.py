@@ -17,7 +17,7 @@ from peergraph.aggregate import (
     supports,
 )
 from peergraph.aggregate.layers import AttentionRelation, without_autocast
-from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
+from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note
 
 from .. import compat
 from ..data.csc_cache import typed_edges_of
@@ -26,7 +26,7 @@ from ..data.tailed_rows import TailedRows
 from . import convs
 from .features import kind_of
 from .joined_layers import EdgeType, JoinedLayers, note_single_layers
-from .linear_maps import is_plain_map, product_dtype, weight_and_bias
+from .linear_maps import ProductDtypes, is_plain_map, weight_and_bias
 from .typed_inputs import is_edge_index, is_matrix, rows_to_read
 
 
@@ -39,7 +39,9 @@ def joined_attention(
         relations: edge types and their layers.
         x_dict, edge_index_dict: the arguments of the HeteroConv.
     """
-    by_kind: dict[_Kind, dict[EdgeType, Any]] = {}
+    by_kind: dict[_Kind, dict[EdgeType, _Parameters]] = {}
+    classes: set[type] = set()
+    dtypes = ProductDtypes()
     for edge_type, layer in relations:
         if edge_type in edge_index_dict and type(layer) is convs.GATv2Conv:
             # The kernel has one vector by which it multiplies the columns of all edges.
@@ -47,22 +49,29 @@ def joined_attention(
         elif edge_type in edge_index_dict and type(layer) is convs.GATConv:
             ends = x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
             try:
-                kind = _kind(layer, edge_index_dict[edge_type], ends)
+                if type(layer) not in classes:  # as often as there are classes, not relations
+                    layer._require_class(*_STEPS)
+                    classes.add(type(layer))
+                kind, parameters = _kind(layer, edge_index_dict[edge_type], ends, dtypes)
             except Unsupported as reason:
                 note(f"forward: {' '.join(edge_type)} alone, {reason}")
             else:
-                by_kind.setdefault(kind, {})[edge_type] = layer
+                by_kind.setdefault(kind, {})[edge_type] = parameters
     note_single_layers(by_kind.values())
     joined: list[JoinedLayers] = []
     for kind, layers_of_kind in by_kind.items():
         if len(layers_of_kind) > 1 and _fits(kind):
-            joined.append(_JoinedAttention(layers_of_kind, x_dict, edge_index_dict))
+            joined.append(_JoinedAttention(layers_of_kind, kind, x_dict, edge_index_dict))
         elif len(layers_of_kind) > 1:
             note(
                 f"forward: attention of {len(layers_of_kind)} relations alone, no kernel has "
                 f"{kind.heads} heads of {kind.depth} columns"
             )
     return joined
+
+
+_STEPS = ("propagate", "edge_updater", "forward")
+"""The methods that a joined layer does not call."""
 
 
 def _fits(kind: _Kind) -> bool:
@@ -85,34 +94,58 @@ class _Kind(NamedTuple):
     parameters: torch.dtype
 
 
-def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind:
-    """Returns the kind of a relation; raises Unsupported if it runs alone."""
-    require(not compat.has_hooks(layer), "there are hooks of the layer")
-    require(is_edge_index(edges), f"edge_index is a {kind_of(edges)}")
-    loops = layer.add_self_loops and has_static_shapes()
-    require(not loops, "self loops are added, and the batch has a static shape")
-    require(layer.bias is None or is_plain(layer.bias), "the bias is of another kind")
-    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
-    layer._require_steps("propagate", "edge_updater", "forward")
-    device, vectors = edges.device, (layer.att_src, layer.att_dst)
-    parameters = vectors[0].dtype
-    maps = list(zip(_maps(layer), ends, strict=True))
+class _Parameters(NamedTuple):
+    """The parameters of a relation. To ask a module for one takes as long as a launch."""
+
+    weight: Tensor
+    source_vector: Tensor
+    destination_weight: Tensor
+    destination_vector: Tensor
+    bias: Tensor | None
+    own_weight: Tensor | None
+    """Of the destinations' own features."""
+    adds_self_loops: bool
+
+
+def _kind(
+    layer: Any, edges: Any, ends: tuple[Any, Any], dtypes: ProductDtypes
+) -> tuple[_Kind, _Parameters]:
+    """Returns the kind of a relation, whose layer's class is supported, and its parameters; raises
+    Unsupported if it runs alone. Conditions are written out: a model may have hundreds of layers.
+    """
+    if compat.has_hooks(layer):
+        raise Unsupported("there are hooks of the layer")
+    if not is_edge_index(edges):
+        raise Unsupported(f"edge_index is a {kind_of(edges)}")
+    loops = layer.add_self_loops
+    if loops and has_static_shapes():
+        raise Unsupported("self loops are added, and the batch has a static shape")
+    own, maps = layer._parameters, layer._modules
+    bias, vectors = own.get("bias"), (own.get("att_src"), own.get("att_dst"))
+    if bias is not layer.bias or (bias is not None and not is_plain(bias)):
+        raise Unsupported("the bias is of another kind")
+    if layer._require_own_settings(steps=_STEPS) != "sum":
+        raise Unsupported(f"aggr is {layer.aggr}")
+    device = edges.device
     for vector in vectors:
-        plain = is_plain(vector) and vector.dtype == parameters and vector.device == device
-        require(plain, "attention vectors are of other kinds")
-    if layer.res is not None:
-        maps.append((layer.res, ends[1]))
-    for linear, x in maps:
-        require(is_matrix(x) and x.device == device, f"x is a {kind_of(x)}")
-        weight, bias = weight_and_bias(linear)
-        require(is_plain_map(linear) and bias is None, "a map is the user's, or has hooks")
-        fits = is_plain(weight) and weight.shape[1] == x.shape[1] and weight.device == device
-        require(fits and weight.dtype == parameters, "weights do not fit")
-    dtype = product_dtype(device, parameters, ends[0].dtype, ends[1].dtype)
+        if vector is None or not is_plain(vector) or vector.device != device:
+            raise Unsupported("attention vectors are of other kinds")
+    assert vectors[0] is not None
+    assert vectors[1] is not None
+    parameters = vectors[0].dtype
+    if vectors[1].dtype != parameters:
+        raise Unsupported("attention vectors are of other kinds")
+    both, residual = layer.lin, layer.res
+    ends_of_maps = zip(
+        (both or maps.get("lin_src"), both or maps.get("lin_dst")), ends, strict=True
+    )
+    weights = [_weight_of(linear, x, device, parameters) for linear, x in ends_of_maps]
+    own_weight = None if residual is None else _weight_of(residual, ends[1], device, parameters)
+    dtype = dtypes.of(device, parameters, ends[0].dtype, ends[1].dtype)
     if dtype is None:
         raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
     dropout = layer.dropout if layer.training else 0.0
-    return _Kind(
+    kind = _Kind(
         layer.heads,
         layer.out_channels,
         layer.concat,
@@ -122,27 +155,45 @@ def _kind(layer: Any, edges: Any, ends: tuple[Any, Any]) -> _Kind:
         dtype,
         parameters,
     )
+    return kind, _Parameters(
+        weights[0], vectors[0], weights[1], vectors[1], bias, own_weight, loops
+    )
 
 
-def _maps(layer: Any) -> tuple[Any, Any]:
-    """Returns the maps of sources and of destinations."""
-    return (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
+def _weight_of(linear: Any, x: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Returns the weight of a map of features; raises Unsupported unless it is PyG's own."""
+    if not is_matrix(x) or x.device != device:
+        raise Unsupported(f"x is a {kind_of(x)}")
+    if not is_plain_map(linear):
+        raise Unsupported("a map is the user's, or has hooks")
+    weight, bias = weight_and_bias(linear)
+    if bias is not None:
+        raise Unsupported("a map is the user's, or has hooks")
+    fits = is_plain(weight) and weight.shape[1] == x.shape[1] and weight.device == device
+    if not fits or weight.dtype != dtype:
+        raise Unsupported("weights do not fit")
+    return weight  # type: ignore[no-any-return]
 
 
 class _JoinedAttention(JoinedLayers):
     """GAT layers of one kind.
 
     Args:
-        layers: by edge type.
+        layers: the parameters of the layers by edge type.
+        kind: what they have in common.
         x_dict, edge_index_dict: the arguments of the HeteroConv.
     """
 
-    def __init__(self, layers: Mapping[EdgeType, Any], x_dict: Any, edge_index_dict: Any) -> None:
+    layers: Mapping[EdgeType, _Parameters]
+
+    def __init__(
+        self, layers: Mapping[EdgeType, _Parameters], kind: _Kind, x_dict: Any, edge_index_dict: Any
+    ) -> None:
         super().__init__(layers)
-        self._arguments = x_dict, edge_index_dict
+        self._kind, self._arguments = kind, (x_dict, edge_index_dict)
 
     def sums(self, scales: Mapping[str, float]) -> dict[str, Tensor]:
-        by_type: dict[str, list[Any]] = {}
+        by_type: dict[str, list[_Parameters]] = {}
         for edge_type, layer in self.layers.items():
             by_type.setdefault(edge_type[2], []).append(layer)
         results, numbers = self._attend(added=True)
@@ -162,41 +213,28 @@ class _JoinedAttention(JoinedLayers):
 
     def _attend(self, added: bool) -> tuple[list[Tensor], dict[str, int]]:
         """Returns the sums over edges as ``layers.typed_gat``, and the number of each node type."""
-        relations, (x_dict, edge_index_dict) = self.layers, self._arguments
+        kind, relations, (x_dict, edge_index_dict) = self._kind, self.layers, self._arguments
         used = {end for edge_type in relations for end in (edge_type[0], edge_type[2])}
         node_types = [node_type for node_type in x_dict if node_type in used]
         numbers = {node_type: i for i, node_type in enumerate(node_types)}
         sizes = [x_dict[node_type].shape[0] for node_type in node_types]
-        edges = typed_edges_of(
-            TypedEdges,
-            [
-                _relation(layer, edge_index_dict[edge_type], sizes, numbers, edge_type)
-                for edge_type, layer in relations.items()
-            ],
-            sizes,
-        )
-        first = next(iter(relations.values()))
+        of_edges, parameters = [], []
+        for edge_type, layer in relations.items():
+            source, destination = numbers[edge_type[0]], numbers[edge_type[2]]
+            loops = min(sizes[source], sizes[destination]) if layer.adds_self_loops else None
+            edges = edge_index_dict[edge_type]
+            of_edges.append(Relation(edges, sizes[source], destination, loops))
+            parameters.append(AttentionRelation(source, destination, *layer[:4]))
+        structure = typed_edges_of(TypedEdges, of_edges, sizes)
         features = [rows_to_read(x_dict[node_type]) for node_type in node_types]
-        parameters = [
-            AttentionRelation(
-                numbers[edge_type[0]],
-                numbers[edge_type[2]],
-                _maps(layer)[0].weight,
-                layer.att_src,
-                _maps(layer)[1].weight,
-                layer.att_dst,
-            )
-            for edge_type, layer in relations.items()
-        ]
-        dtype = product_dtype(edges.device, first.att_src.dtype, *(x.dtype for x in features))
         results = without_autocast(
             lambda: layers.typed_gat(
-                edges,
+                structure,
                 features,
                 parameters,
-                negative_slope=first.negative_slope,
-                dropout=first.dropout if first.training else 0.0,
-                dtype=dtype,
+                negative_slope=kind.negative_slope,
+                dropout=kind.dropout,
+                dtype=kind.dtype,
                 added=added,
             )
         )
@@ -204,24 +242,18 @@ class _JoinedAttention(JoinedLayers):
             note(f"forward: peergraph, attention of {len(relations)} relations in one pass")
         return results, numbers
 
-    def _result(self, node_type: str, layers_of_type: Sequence[Any], sums: Tensor) -> Tensor:
+    def _result(
+        self, node_type: str, layers_of_type: Sequence[_Parameters], sums: Tensor
+    ) -> Tensor:
         """Returns all rows of the sum of some layers' results, given the sums over edges."""
-        first, x = layers_of_type[0], self._arguments[0][node_type]
-        out = sums.flatten(1) if first.concat else sums.mean(1)
+        x = self._arguments[0][node_type]
+        out = sums.flatten(1) if self._kind.concat else sums.mean(1)
         biases = [layer.bias for layer in layers_of_type]
-        rows = _all_rows(out, biases, x.shape[0], first.att_src.dtype)
-        maps = [layer.res.weight for layer in layers_of_type if layer.res is not None]
+        rows = _all_rows(out, biases, x.shape[0], self._kind.parameters)
+        maps = [layer.own_weight for layer in layers_of_type if layer.own_weight is not None]
         if maps:
             rows = rows + F.linear(gathered(x), layers.total_of(maps))
         return rows
-
-
-def _relation(
-    layer: Any, edge_index: Tensor, sizes: list[int], numbers: dict[str, int], edge_type: EdgeType
-) -> Relation:
-    num_sources, destinations = sizes[numbers[edge_type[0]]], numbers[edge_type[2]]
-    loops = min(num_sources, sizes[destinations]) if layer.add_self_loops else None
-    return Relation(edge_index, num_sources, destinations, loops)
 
 
 def _all_rows(
