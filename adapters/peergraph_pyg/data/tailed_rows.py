@@ -329,8 +329,10 @@ def _pays_to_write(first: Tensor, count: int) -> bool:
 
 
 def _version_of(tensor: Tensor) -> int:
-    # Tensors of inference mode count no writes.
-    return 0 if tensor.is_inference() else tensor._version
+    try:
+        return tensor._version
+    except RuntimeError:  # Tensors of inference mode count no writes.
+        return 0
 
 
 def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor | None:

@@ -164,7 +164,11 @@ def _weight_and_bias(linear: Any, x: _Features) -> tuple[Tensor, Any]:
     """Returns the parameters of a map of features; raises Unsupported unless it is PyG's own."""
     if not is_plain_map(linear):
         raise Unsupported("a map is the user's, or has hooks")
-    weight, bias = weight_and_bias(linear)
+    own = linear._parameters
+    try:
+        weight, bias = own["weight"], own["bias"]
+    except KeyError:  # one that is no parameter
+        weight, bias = weight_and_bias(linear)
     if not is_plain(weight) or weight.device != x.device or weight.shape[1] != x.columns:
         raise Unsupported("weights do not fit")
     return weight, bias

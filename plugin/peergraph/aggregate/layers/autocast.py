@@ -16,7 +16,16 @@ def without_autocast(run: Callable[[], _Result]) -> _Result:
     Frameworks gather and scatter messages so: autocast leaves these steps alone.
     """
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    for kind in kinds:
-        with torch.autocast(kind, enabled=False):
+    if not kinds:
+        return run()
+    if torch.compiler.is_compiling():
+        with torch.autocast(kinds[0], enabled=False):
             return without_autocast(run)
-    return run()
+    # The context takes as long as several launches.
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        return run()
+    finally:
+        for kind in kinds:
+            torch.set_autocast_enabled(kind, True)

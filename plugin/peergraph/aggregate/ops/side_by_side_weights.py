@@ -15,6 +15,9 @@ from torch import Tensor
 
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup
 
+# So many tensors are added one by one: to stack them and to add them up takes two launches.
+_FEW = 3
+
 
 @dataclass(frozen=True)
 class SideBySideWeights:
@@ -54,7 +57,7 @@ class SideBySideWeights:
         ends = list(accumulate(self.counts, initial=0))
         whole = torch.cat([sum_of(weights[first:end]) for first, end in pairwise(ends)], 1)
         self._scale(whole)
-        return list(torch.split(whole.to(dtype), self._widths(whole), 1))
+        return list(whole.to(dtype).split_with_sizes(self._widths(whole), 1))
 
     def new_gradient(self, matrices: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """Returns memory for the gradients of the matrices."""
@@ -68,7 +71,7 @@ class SideBySideWeights:
         """Returns the part of each product of what :meth:`new_gradient` returns."""
         if self.counts is None:
             return gradient.unbind()
-        return torch.split(gradient, self._widths(gradient), 1)
+        return tuple(gradient.split_with_sizes(self._widths(gradient), 1))
 
     def gradients(
         self, gradient: Tensor, weights: Sequence[Tensor], is_used: Sequence[bool]
@@ -86,7 +89,7 @@ class SideBySideWeights:
             return [gradient.to(weights[0].dtype)]
         self._scale(gradient)
         columns = gradient.shape[1] // len(self.counts)
-        parts = torch.split(gradient, [columns] * len(self.counts), 1)
+        parts = gradient.split_with_sizes([columns] * len(self.counts), 1)
         products = [
             used for used, count in zip(is_used, self.blocks, strict=True) for _ in range(count)
         ]
@@ -114,4 +117,9 @@ class SideBySideWeights:
 
 def sum_of(tensors: Sequence[Tensor]) -> Tensor:
     """Returns the sum of tensors of one shape: the tensor itself if it is one."""
-    return tensors[0] if len(tensors) == 1 else torch.stack(list(tensors)).sum(0)
+    if len(tensors) > _FEW:
+        return torch.stack(list(tensors)).sum(0)
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total

@@ -176,7 +176,8 @@ def _native_join(
     if gradients:
         lengths += [most_columns + 1, num_edges, num_edges]
     lengths = [-(-length // _ALIGN) * _ALIGN for length in lengths]
-    results = torch.split(torch.empty(sum(lengths), dtype=torch.int32, device=device), lengths)
+    memory = torch.empty(sum(lengths), dtype=torch.int32, device=device)
+    results = memory.split_with_sizes(lengths)
     rows, segments, columns, indptr, indices, ids, *transpose = results
     row_cuts, row_lasts, row_chunks, column_cuts, column_chunks, bad_edge = _C.join_edges(
         [each.native() for each in relations],

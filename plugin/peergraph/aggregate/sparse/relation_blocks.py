@@ -55,7 +55,7 @@ class BlockProduct:
 
     def rows(self, sums: Tensor) -> Tensor:
         """Returns the rows, [last - first, columns]."""
-        return sums[self.first : self.last]
+        return sums.narrow(0, self.first, self.last - self.first)
 
     def view(self, sums: Tensor) -> Tensor:
         """Returns the rows with those of all blocks side by side, [destinations, all columns]."""
@@ -109,7 +109,7 @@ class BlockGroup:
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Returns the parts of each of the features of a tensor by column of the matrix."""
-        return torch.split(rows, self.num_rows)
+        return tuple(rows.split_with_sizes(self.num_rows))
 
     def inverse_degrees(self, dtype: torch.dtype) -> Tensor:
         """Returns [edges, 1]: one by the number of edges of the row, in the order of the transpose.
