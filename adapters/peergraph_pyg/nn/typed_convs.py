@@ -12,7 +12,7 @@ from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.dense import HeteroDictLinear, HeteroLinear
 
 from peergraph.aggregate import ApartPairs, JointPairs, layers
-from peergraph.aggregate.layers import RelationMaps, without_autocast
+from peergraph.aggregate.layers import RelationMaps, TypedResult, without_autocast
 from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
@@ -23,7 +23,7 @@ from .features import Ends
 from .joined_layers import EdgeType
 from .layer import FastLayer
 from .linear_maps import product_dtype
-from .typed_inputs import features_of, relations_of, rows_to_read
+from .typed_inputs import features_of, relations_of, rows_between, rows_to_read
 
 
 class TypedLayer(FastLayer):
@@ -97,11 +97,11 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
             bias = self.out_lin.lins[node_type].bias
             rows = projected[node_type]
             # Of the other destinations, the sums are zeros.
-            rows = TailedRows.of(rows, bias.to(rows.dtype), len(x))
             if rows.shape[-1] == x.shape[-1]:
                 share = self.skip[node_type].sigmoid()
-                rows = share * rows + (1 - share) * x
-            results[node_type] = rows
+                results[node_type] = _with_own_rows(rows, bias, share, x)
+            else:
+                results[node_type] = TailedRows.of(rows, bias.to(rows.dtype), len(x))
         return results
 
     def _require_inputs(self, x_dict: Any) -> dict[str, Tensor]:
@@ -124,6 +124,23 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
                     is_plain(linear.bias) and linear.weight.dtype == linear.bias.dtype, "no bias"
                 )
         return features
+
+
+def _with_own_rows(rows: Tensor, bias: Tensor, share: Tensor, x: Tensor) -> Tensor:
+    """Returns ``share * all_rows + (1 - share) * x``, where all rows but the first are the bias.
+
+    Those of nodes without edges are computed if something reads them.
+    """
+    count, dtype = rows.shape[0], rows.dtype
+
+    def combine(part: Tensor, begin: int, end: int) -> Tensor:
+        return share * part + (1 - share) * rows_between(x, begin, end, x.dtype)
+
+    def append(before: TypedResult, begin: int, end: int) -> Tensor:
+        return torch.cat([before.first, combine(bias.to(dtype), begin, end)])
+
+    first = TypedResult(combine(rows, 0, count))
+    return TailedRows.of_computed(first, append, x.shape[0], [x, bias, share])
 
 
 class HANConv(TypedLayer, pyg.HANConv):  # type: ignore[misc]

@@ -60,9 +60,15 @@ def rows_in_place(x: Tensor, reads: int, dtype: torch.dtype) -> Tensor | Encoded
 
 def all_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns features as a plain tensor; rows of narrow storage are decoded to `dtype`."""
+    return rows_between(x, 0, x.shape[0], dtype)
+
+
+def rows_between(x: Tensor, begin: int, end: int, dtype: torch.dtype) -> Tensor:
+    """Returns a range of features as a plain tensor, of `dtype` if they are not in memory."""
     if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
-        return x.rows_in(0, x.shape[0], dtype)
-    return gathered(x)
+        return x.rows_in(begin, end, dtype)
+    in_memory = gathered(x)
+    return in_memory if end - begin == x.shape[0] else in_memory[begin:end]
 
 
 def groups_of(features: Sequence[Tensor | EncodedRows | TableRows]) -> list[int]:

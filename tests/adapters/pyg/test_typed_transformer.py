@@ -10,6 +10,7 @@ import torch
 from torch_geometric.nn import HGTConv
 
 from peergraph_pyg import accelerate, explain
+from peergraph_pyg.data.tailed_rows import TailedRows
 
 from .typed_batches import EDGE_TYPES, STORAGES, TrimmedModel, check_batches
 from .typed_graph import (
@@ -45,6 +46,19 @@ def test_outputs_and_gradients(columns: int, device: torch.device) -> None:
     """With 8 columns, those of an author, the layer mixes its result with the author's row."""
     x, edges = graph(device)
     compare(layer(columns).to(device, torch.float64), x, edges)
+
+
+def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are mixed with the node's own row where something reads them."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    x, edges = graph(device)
+    x["paper"] = x["paper"].repeat(4, 1)
+    model = layer(WIDTHS["paper"]).to(device, torch.float64)
+    compare(model, x, edges)
+    rows = accelerate(copy.deepcopy(model))(x, edges)["paper"]
+    assert isinstance(rows, TailedRows)
+    assert type(rows[:40]) is torch.Tensor
+    torch.testing.assert_close(rows[:120], model(x, edges)["paper"][:120])
 
 
 @pytest.mark.parametrize("heads", [1, 3])
