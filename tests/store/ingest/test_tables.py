@@ -236,6 +236,23 @@ def test_foreign_keys_that_are_floats(tmp_path: Path) -> None:
     assert store.edge_index(("order", "f2p_user", "user")).tolist() == [[0, 3], [2, 0]]
 
 
+@pytest.mark.parametrize("kind", ["ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_times_with_parts_of_a_second(kind: str, zone: str | None, tmp_path: Path) -> None:
+    values = np.array([1500, -1500, -1, 86_399_999], "datetime64[ms]").astype(f"datetime64[{kind}]")
+    times = arrow.array(values).cast(arrow.timestamp(kind, zone))
+    parquet.write_table(arrow.table({"at": times}), tmp_path / "t.parquet")
+    tables = {"t": TableFiles(tmp_path / "t.parquet", time="at")}
+    Store.ingest(tmp_path / "store", tables=tables)
+    store = Store.load(tmp_path / "store", device="cpu")
+    # As RelBench's to_unix_time.
+    expected = values.astype("datetime64[ns]").astype("int64") // 10**9
+    assert store.node_table("time", "t").read().tolist() == expected.tolist() == [1, -2, -1, 86_399]
+    tf = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None)
+    column = pd.Series(values)
+    assert torch.equal(tf[:].feat_dict[stype.timestamp][:, 0], _times(column))
+
+
 def test_semantic_types_are_named(tmp_path: Path) -> None:
     values = {
         "level": [3, 3, 1, None],

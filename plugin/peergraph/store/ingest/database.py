@@ -12,7 +12,12 @@ import torch
 
 from peergraph.store.disk.manifest import Manifest, NodeEntry, TableEntry
 from peergraph.store.disk.npy_writer import NpyWriter
-from peergraph.store.ingest.frame_columns import FrameColumns, parts_of_times, stype_of
+from peergraph.store.ingest.frame_columns import (
+    FrameColumns,
+    parts_of_times,
+    seconds_of_times,
+    stype_of,
+)
 from peergraph.store.ingest.graph_files import (
     STYPES,
     Columns,
@@ -127,7 +132,8 @@ class Database:
             for stype in filter(stypes.get, STYPES):
                 of = FrameColumns(stype, stypes[stype])
                 answers = {
-                    column: _statistics(column, stype, rows, select) for column in of.columns
+                    column: _statistics(column, stype, rows, select, _has_zone(source, column))
+                    for column in of.columns
                 }
                 statistics.update({column: facts for column, (facts, _) in answers.items()})
                 if stype in ("categorical", "multicategorical"):
@@ -159,7 +165,7 @@ class Database:
         tables: dict[str, Any] = {of.field.table(FRAME): of.table for of in table.columns}
         named = [name for name in (files.key, files.time) if name is not None]
         named += [column for of in table.columns for column in of.columns]
-        key, seconds = f"key {files.key}", arrow.timestamp("s")
+        key = f"key {files.key}"
         kind = None if files.key is None else source.type(files.key)
         if files.time is not None:
             _check_times(source, files.time)
@@ -170,7 +176,7 @@ class Database:
             if files.key is not None:
                 arrays[key] = batch.columns[files.key].cast(kind)
             if files.time is not None:
-                arrays[_TIME] = batch.columns[files.time].cast(seconds).cast(arrow.int64())
+                arrays[_TIME] = seconds_of_times(batch.columns[files.time])
             return arrays | {_ROW: batch.rows}
 
         rows = self._encoded(f"table {table.name!r}", source, named, encoded)
@@ -231,8 +237,12 @@ def _check_times(source: RowSource, column: str) -> None:
             raise ValueError(f"time: column {column!r} is {kind}, expected timestamps or dates")
 
 
+def _has_zone(source: RowSource, column: str) -> bool:
+    return any(getattr(kind, "tz", None) is not None for kind in source.types(column))
+
+
 def _statistics(
-    column: str, stype: str, rows: str, select: Callable[[str], Any]
+    column: str, stype: str, rows: str, select: Callable[[str], Any], has_zone: bool
 ) -> tuple[dict[str, Any], Any]:
     """Returns the statistics of a column, with the names and meanings of PyTorch Frame's, and the
     values of categories as an array of Arrow, the most frequent first.
@@ -240,6 +250,7 @@ def _statistics(
     Args:
         rows: the rows of the table, in a query.
         select: returns the rows of a query.
+        has_zone: whether the column has times of a zone.
     """
     name = '"' + column.replace('"', '""') + '"'
     if stype in ("categorical", "multicategorical"):
@@ -265,7 +276,8 @@ def _statistics(
         facts["QUANTILES"] = facts["QUANTILES"] or [None] * 5
     if stype == "timestamp":
         # Times of a zone are those of UTC.
-        times = f"SELECT make_timestamp(epoch_us({name})) AS t FROM {rows}"
+        value = f"{name}::TIMESTAMPTZ" if has_zone else name  # epoch_us takes no nanoseconds of one
+        times = f"SELECT make_timestamp(epoch_us({value})) AS t FROM {rows}"
         chosen = select(
             f"WITH times AS MATERIALIZED ({times} WHERE {name} NOTNULL), picked AS (SELECT t, "
             "row_number() OVER (ORDER BY t) - 1 AS place, (SELECT count(*) FROM times) AS n "

@@ -171,14 +171,24 @@ def parts_of_times(column: Any) -> Array:
     """Returns year, month, day, day of the week, hour, minute and second, [n, 7], all but years
     from 0 on; -1 where a time is missing.
     """
-    # Times of a zone are those of UTC.
-    unit = "s" if arrow.types.is_date(column.type) else column.type.unit
-    column = column.cast(arrow.timestamp(unit))
+    column = _in_utc(column)
     parts = [getattr(compute, part)(column).cast(arrow.int64()) for part in _PARTS_OF_A_TIME]
     rows = np.stack([as_numpy(part) for part in parts], axis=1)
     rows[:, 1:3] -= 1
     rows[as_mask(column.is_null())] = -1
     return rows
+
+
+def seconds_of_times(column: Any) -> Any:
+    """Returns whole seconds since 1970, int64: parts of a second are left out, as in RelBench."""
+    seconds = compute.floor_temporal(_in_utc(column), unit="second")
+    return seconds.cast(arrow.timestamp("s")).cast(arrow.int64())
+
+
+def _in_utc(column: Any) -> Any:
+    """Returns times without a zone; those of a zone are those of UTC."""
+    unit = "s" if arrow.types.is_date(column.type) else column.type.unit
+    return column.cast(arrow.timestamp(unit))
 
 
 def _rows_of_lists(name: str, column: Any, width: int) -> Array:
