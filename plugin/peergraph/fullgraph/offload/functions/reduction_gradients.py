@@ -10,8 +10,8 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.functions.gathering import resident_rows
 from peergraph.fullgraph.offload.functions.recording import Call, record
+from peergraph.fullgraph.offload.gradients.input_kind import InputKind
 from peergraph.fullgraph.offload.gradients.program_gradients import (
-    InputKind,
     ProgramGradients,
     differentiable_value,
     refuse_second_derivative,

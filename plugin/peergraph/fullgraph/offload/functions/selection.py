@@ -11,12 +11,12 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.recording import change_in_place, refuse
-from peergraph.fullgraph.offload.gradients.program_gradients import (
+from peergraph.fullgraph.offload.gradients.input_kind import (
     InputKind,
-    ProgramGradients,
     has_selected_gradients,
     serves,
 )
+from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,
     history_inputs,

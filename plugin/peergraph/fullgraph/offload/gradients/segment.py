@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.offload.gradients.program_gradients import (
-    ProgramGradients,
-    has_selected_gradients,
-    serves,
-)
+from peergraph.fullgraph.offload.gradients.input_kind import has_selected_gradients, serves
+from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place
 from peergraph.fullgraph.offload.programs.record import (

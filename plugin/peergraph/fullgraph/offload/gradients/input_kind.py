@@ -1,0 +1,116 @@
+"""What the inputs of a differentiated program are, and whether gradients of selected rows serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor
+
+from peergraph.fullgraph.layout.content_digest import PendingDigest
+from peergraph.fullgraph.offload.programs.record import (
+    EdgesOperand,
+    Operand,
+    PlainOperand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.programs.selected_rows import SelectedOperand, Selection
+from peergraph.fullgraph.offload.tensor.offloaded_tensor import Cell, OffloadedTensor
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class InputKind(NamedTuple):
+    """What an input of a differentiated program is, without its rows."""
+
+    kind: type
+    space: RowSpace | None = None
+    structure: Any = None
+    in_window: bool = False
+    plain: PlainOperand | None = None
+    """A plain tensor, without its history."""
+    digest: PendingDigest | None = None
+    """Of a tensor on the device."""
+    selected: SelectedOperand | None = None
+    """Rows of a gradient, which have no history."""
+    is_storable: bool = True
+    """Whether rows are the first dimension."""
+
+    @classmethod
+    def of(cls, operand: Operand | SelectedOperand) -> InputKind:
+        """Returns what an operand is."""
+        if isinstance(operand, PlainOperand):
+            return cls(PlainOperand, plain=operand._replace(tensor=operand.memory))
+        if isinstance(operand, ResidentOperand):
+            return cls(ResidentOperand, operand.space, digest=operand.digest)
+        if isinstance(operand, RowOperand):
+            content = operand.content
+            return cls(RowOperand, content.space, is_storable=content.is_storable)
+        if isinstance(operand, SourceOperand):
+            return cls(SourceOperand, operand.rows.content.space, operand.structure)
+        if isinstance(operand, SelectedOperand):
+            return cls(SelectedOperand, operand.selection.space, selected=operand)
+        return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
+
+    def operand(self, saved: Tensor | None) -> Operand:
+        """Returns the operand again.
+
+        Args:
+            saved: the input of the node.
+        """
+        if isinstance(saved, OffloadedTensor):
+            rows = RowOperand(Cell(saved._content, False), saved)
+            return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
+        if self.kind is EdgesOperand:
+            return EdgesOperand(self.structure, self.in_window)
+        if isinstance(saved, PartitionedTensor):
+            assert self.space is not None
+            return ResidentOperand(saved, self.space, self.digest)
+        if self.selected is not None:
+            return cast(Operand, self.selected)
+        assert self.plain is not None
+        return self.plain
+
+
+def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
+    """Returns whether all rows that are read belong to selected nodes, or to edges to them.
+
+    Edges that a layer changes, by self loops for example, are made of rows of other edges, of which
+    a selection of the changed ones knows nothing.
+
+    Args:
+        selection: the nodes.
+        inputs: what is read.
+    """
+    structures = [part.structure for part in inputs if part.structure is not None]
+    nodes = selection.space.row_layout
+    if any(structure.chunks.row_layout is not nodes for structure in structures):
+        return False  # Rows of edges are selected, which are made of rows of nodes.
+    edges = [structure.edge_layout for structure in structures]
+    with_rows = (RowOperand, ResidentOperand, SelectedOperand)
+    spaces = [part.space for part in inputs if part.kind in with_rows]
+    return all(
+        space is selection.space or any(space.row_layout is layout for layout in edges)
+        for space in spaces
+        if space is not None
+    )
+
+
+def has_selected_gradients(
+    selection: Selection, inputs: Sequence[InputKind], needs: Sequence[bool]
+) -> bool:
+    """Returns whether the gradients of rows have a row for each selected one, and no other.
+
+    Those of rows of edges, and of views of which they are no rows, do not.
+
+    Args:
+        selection: the rows whose gradients are computed.
+        inputs, needs: what is read, and which of it needs a gradient.
+    """
+    return all(
+        part.is_storable and part.space is selection.space
+        for part, need in zip(inputs, needs, strict=True)
+        if need and part.kind is RowOperand
+    )
