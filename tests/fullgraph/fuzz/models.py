@@ -22,6 +22,7 @@ CONVS: dict[str, Make] = {
     "GATv2": lambda a, b: gnn.GATv2Conv(a, b),
     "GIN": lambda a, b: gnn.GINConv(nn.Sequential(nn.Linear(a, b), nn.ReLU(), nn.Linear(b, b))),
     "Graph": lambda a, b: gnn.GraphConv(a, b),
+    "Edge": lambda a, b: gnn.EdgeConv(nn.Linear(2 * a, b)),
     "SG": lambda a, b: gnn.SGConv(a, b, K=2),
     "TAG": lambda a, b: gnn.TAGConv(a, b, K=2),
     "Transformer": lambda a, b: gnn.TransformerConv(a, b),
@@ -46,6 +47,7 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "batch": nn.BatchNorm1d,
     "layer": nn.LayerNorm,
     "graph": gnn.GraphNorm,
+    "instance": gnn.InstanceNorm,
     "pair": lambda columns: gnn.PairNorm(),
 }
 

@@ -9,7 +9,7 @@ Fails = Callable[[list[str]], bool]
 SIMPLER = [
     (r"^with torch\.\w+\(\): ", ""),
     (r", accelerate=True", ""),
-    (r"\+(batch|layer|graph|pair|dropout|residual)", ""),
+    (r"\+(batch|layer|graph|instance|pair|dropout|residual)", ""),
     (r"make_model\('\w+", "make_model('GCN"),
     (r"edge_index\[:, data\.edge_mask\]", "edge_index"),
     (r", data\.edge_weight(\[data\.edge_mask\])?\)", ")"),
