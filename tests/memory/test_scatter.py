@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,26 @@ def test_as_tensor(group: Group, kind: str) -> None:
     seen[3] = 1
     peergraph.synchronize()
     assert table.read(3, 4).tolist() == [[1, 1, 1]]
+    table.close()
+
+
+@pytest.mark.parametrize("read", [Table.as_tensor, Table.local_shard])
+def test_autograd_sees_writes_to_the_memory_of_a_tensor(
+    group: Group, read: Callable[[Table], torch.Tensor]
+) -> None:
+    table = table_of(torch.ones(20, 3), split(20, "sharded"), group)
+    weights = torch.ones(20, 3, device=group.device, requires_grad=True)
+    for write in (
+        lambda: table.scatter(torch.tensor([1]), torch.full((1, 3), 2.0)),
+        lambda: table.load(torch.full((2, 3), 3.0)),
+    ):
+        total = (weights[:5] * read(table)[:5]).sum()  # of a view
+        write()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+    (weights * read(table)).sum().backward()
+    assert weights.grad is not None
+    assert weights.grad[:3, 0].tolist() == [3, 3, 1]
     table.close()
 
 

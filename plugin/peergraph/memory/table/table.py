@@ -424,7 +424,6 @@ class Table(MarkedRows):
         Raises ValueError if `partitions` store more than this rank's shard on it, or another shard.
         """
         regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
-        self._forget_mark()
         rank = self.group.rank
         if self._partitions is not None and self._partitions.stored[rank] != (rank,):
             stored = self._partitions.stored[rank]
@@ -432,19 +431,19 @@ class Table(MarkedRows):
         shape = (len(self.shard_rows()), *self.shape[1:])
         if math.prod(shape) == 0:
             return torch.empty(shape, dtype=self.dtype, device=self.device)
-        return regions["sharded"].local(self.dtype, shape)
+        region = regions["sharded"]
+        return self._over_memory("local_shard", partial(region.local, self.dtype, shape))
 
     def as_tensor(self) -> torch.Tensor:
         """Returns the whole table as a tensor over its memory, without a copy. Not collective.
 
         The tensor is in internal order, and invalid once the table is closed. Writing to it changes
-        this rank's copy.
+        this rank's copy. Autograd sees the writes of this rank's table, and none of other ranks.
 
         Raises ValueError unless this rank reaches all rows in contiguous memory: all rows are
         replicated, or all in host memory, or all on disk, or all sharded with a single rank.
         """
         regions, _ = self._regions, self._opened()  # `close` of another thread takes them away
-        self._forget_mark()
         names = [f.name for f in fields(self.tiers) if getattr(self.tiers, f.name)]
         contiguous = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
         if not contiguous:
@@ -452,7 +451,8 @@ class Table(MarkedRows):
         if not names or self.num_bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         rank = 0 if names[0] in ("host", "disk") else self.group.rank
-        return regions[names[0]].part(rank, self.dtype, self.shape)
+        part = partial(regions[names[0]].part, rank, self.dtype, self.shape)
+        return self._over_memory("as_tensor", part)
 
     @collective("Table.close")
     def close(self) -> None:
@@ -463,6 +463,7 @@ class Table(MarkedRows):
         """
         self._access = None
         self._order_values = None
+        self._tensors.clear()
         # The dictionary is not emptied: another thread may be reading it.
         regions, self._regions = self._regions, {}
         why = "this table has been closed"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.group.group import Group
@@ -84,6 +87,11 @@ class MarkedRows:
     write_mark: WriteMark | None = None
     group: Group
 
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        """Over the memory; users have views of them."""
+        return {}
+
     def mark_writes(self) -> None:
         """Has all ranks see in :attr:`write_mark` that rows were written. Collective.
 
@@ -93,8 +101,18 @@ class MarkedRows:
         self.write_mark = WriteMark.create(self.group)
 
     def _writing(self) -> AbstractContextManager[None]:
+        for tensor in self._tensors.values():
+            increment_version(tensor)  # autograd may have saved a view
         mark = self.write_mark
         return nullcontext() if mark is None else mark.writing(self.group.device)
+
+    def _over_memory(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """Returns a tensor over the memory, whose version this rank's writes raise."""
+        self._forget_mark()
+        if name not in self._tensors:
+            with torch.inference_mode(False):
+                self._tensors[name] = make()
+        return self._tensors[name].view_as(self._tensors[name])
 
     def _forget_mark(self) -> None:
         if self.write_mark is not None:
