@@ -28,8 +28,11 @@ X = torch.tensor([[0.5, 1], [2.5, 3], [1.5, 2]])
 COO = torch.tensor([[0, 2, 1], [1, 0, 1]])
 
 
-def test_files_of_types_by_options(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = "paper=n.csv:id=pid,x=f*,y=y,delimiter=;"
+@pytest.mark.parametrize("columns", ["f*", "f0|f1"])
+def test_files_of_types_by_options(
+    columns: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = f"paper=n.csv:id=pid,x={columns},y=y,delimiter=;"
     edges = "paper,cites,paper=*e.csv:source=src,destination=dst,w=w"
     assert main(["ingest", "s", "--nodes", nodes, "--edges", edges, "--memory", "1G"]) == 0
     assert "s: 3 nodes, 3 edges" in capsys.readouterr().out

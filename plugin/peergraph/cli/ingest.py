@@ -35,7 +35,8 @@ files:
   keys of nodes                  id, numbering, num_nodes, where
   keys of edges                  source, destination, where, add_reverse, edge_ids
   keys of CSV files              delimiter, header, skip_rows
-  any other key                  a table: TABLE=COLUMN, TABLE=PATTERN* or TABLE=file.npy
+  any other key                  a table: TABLE=COLUMN, TABLE=COLUMN|COLUMN, TABLE=PATTERN* or
+                                 TABLE=file.npy
 
 examples:
   peergraph ingest store ogbn_products
@@ -163,10 +164,14 @@ def _parsed(text: str, keys: dict[str, Any]) -> tuple[str | None, dict[str, Any]
         if not separator:
             raise ValueError(f"{text}: expected KEY=VALUE, got {option!r}")
         target = values if key in keys else csv if key in _CSV else tables
-        kind = {**_CSV, **keys}.get(key, str)
+        kind = {**_CSV, **keys}.get(key, _columns)
         try:
             target[key] = _FLAGS[value.lower()] if kind is bool else kind(value)
         except (KeyError, ValueError):
             what = "yes or no" if kind is bool else "a number"
             raise ValueError(f"{option}: expected {what}") from None
     return named[1] if named else None, values | {"tables": tables, "csv": csv}
+
+
+def _columns(text: str) -> str | list[str]:
+    return text.split("|") if "|" in text else text
