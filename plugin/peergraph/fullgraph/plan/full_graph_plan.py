@@ -251,7 +251,7 @@ def _decision(
     """Resident or offloaded, and why."""
     offloaded = too_large if asked is None else asked
     name = "offloaded" if offloaded else "resident"
-    of_model = "" if assumption is None else f", if the model is {assumption.name}: it is assumed"
+    of_model = "" if assumption is None else f", if the model is {assumption.name} (assumed)"
     limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
     takes = f"resident training takes {format_bytes(peak)} on the busiest rank, {limit}{of_model}"
     return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
