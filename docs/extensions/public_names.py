@@ -78,11 +78,15 @@ _LITERAL = re.compile(r"(``.+?``)")
 def _escape(
     app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """Shapes such as ``[rows, *row]`` are not the beginning of emphasis."""
+    """Shapes such as ``[rows, *row]`` are not the beginning of emphasis, and a first line with a
+    colon does not begin with a type, which napoleon would look for in that of an attribute.
+    """
     for i, line in enumerate(lines):
         parts = _LITERAL.split(line)
         parts[::2] = [re.sub(r"(?<!\\)(\*)", r"\\\1", part) for part in parts[::2]]
         lines[i] = "".join(parts)
+    if what in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]  # a comment, which napoleon takes for the first line
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
