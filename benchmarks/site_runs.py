@@ -86,10 +86,11 @@ class Run:
             (f"`{o['command']}`", o["world"], o["outcome"], o["seconds"]) for o in self.outcomes
         ]
         records = read_records(self._records) if self._records.exists() else []
+        versions = sorted({f"torch {record['torch']}" for record in records})
         lines = [
             "# What the benchmarks page shows",
             "",
-            f"Commit {self.commit}. {'; '.join(kinds)}. torch {torch.__version__}.",
+            f"Commit {self.commit}. {'; '.join([*kinds, *versions])}.",
             "",
             *table(["command", "GPUs", "outcome", "seconds"], rows),
             "```",

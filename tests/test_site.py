@@ -36,7 +36,11 @@ def test_tables_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    "chart", ["gather", "sampling", "training", "loader", "layers", "fullgraph", "offload"]
+    "chart",
+    [
+        *("gather", "narrow", "sampling", "minibatch", "training", "loader", "captured"),
+        *("layers", "typed", "fullgraph", "dropout", "offload"),
+    ],
 )
 def test_charts_are_as_new_as_the_code(chart: str, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = load("benchmarks/site_figures.py", monkeypatch)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.benchmarks.running import BENCHMARKS, read
 
-RECORD = {"bench": "gather", "world": 1, "device": "CPU", "ms": 2.5}
+RECORD = {"bench": "gather", "world": 1, "device": "CPU", "torch": "2.13", "ms": 2.5}
 Load = Callable[[str], dict[str, Any]]
 
 
