@@ -101,7 +101,7 @@ class MarkedRows:
         self.write_mark = WriteMark.create(self.group)
 
     def _writing(self) -> AbstractContextManager[None]:
-        for tensor in self._tensors.values():
+        for tensor in list(self._tensors.values()):  # other threads may add one, or close the table
             increment_version(tensor)  # autograd may have saved a view
         mark = self.write_mark
         return nullcontext() if mark is None else mark.writing(self.group.device)
@@ -109,10 +109,11 @@ class MarkedRows:
     def _over_memory(self, name: str, make: Callable[[], Tensor]) -> Tensor:
         """Returns a tensor over the memory, whose version this rank's writes raise."""
         self._forget_mark()
-        if name not in self._tensors:
+        tensor = self._tensors.get(name)
+        if tensor is None:
             with torch.inference_mode(False):
-                self._tensors[name] = make()
-        return self._tensors[name].view_as(self._tensors[name])
+                tensor = self._tensors.setdefault(name, make())
+        return tensor.view_as(tensor)
 
     def _forget_mark(self) -> None:
         if self.write_mark is not None:
