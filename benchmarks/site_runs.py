@@ -122,17 +122,12 @@ def _outcome(step: Step, world: int, records: Path, log: Path) -> str:
 
 def commit_of(repository: Path) -> str:
     """The commit that is checked out, where nothing in the tree differs from it."""
-    git = ["git", "-C", str(repository)]
-    changes = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    if changes.stdout:
+    describe = ["describe", "--always", "--exclude=*", "--dirty", "--abbrev=8"]
+    command = ["git", "-C", str(repository), *describe]
+    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    if commit.endswith("-dirty"):
         raise SystemExit("the tree differs from its commit: commit, or name one with --commit")
-    head = subprocess.run(
-        [*git, "rev-parse", "--short=8", "HEAD"], check=True, capture_output=True, text=True
-    )
-    return head.stdout.strip()
+    return commit
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -77,7 +77,7 @@ class Ways:
         self._session, self._case, self._layers = session, case, layers
         data = peergraph_pyg.lazy(data) if layers == "lazy" else data
         options = {"batch_size": case.batch, "shuffle": True}
-        # As many on each rank.
+        # The same number of seeds on each rank.
         count = session.args.graph.train_nodes // session.world
         seeds = epoch_seeds(session, case.batch)[:count]
         self._loss = link_loss_of if session.args.links else loss_of

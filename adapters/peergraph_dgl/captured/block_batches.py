@@ -11,7 +11,6 @@ from typing import Any
 import dgl
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from peergraph.integration import (
     BatchRequest,
@@ -37,11 +36,8 @@ class BlockBatches(TrainingBatches):
     """
 
     def __init__(self, loader: Any, store: Store) -> None:
-        super().__init__(store)
-        self._loader, self._graph = loader, loader.graph
-
-    def __len__(self) -> int:
-        return len(self._loader)
+        super().__init__(loader, store)
+        self._graph = loader.graph
 
     @property
     def core(self) -> NeighborSampler:
@@ -76,9 +72,8 @@ class BlockBatches(TrainingBatches):
     def draw(self, request: BatchRequest) -> tuple[Any, SampleCounts]:
         """Returns the batch as the loader makes it, and the counts of its sample."""
         sample = self.core.sample(request.nodes, request.seed)
-        output_nodes = tree_map(self._moved, request.extras)
         counts = SampleCounts(dict(sample.num_sampled_nodes), dict(sample.num_sampled_edges))
-        return self._batch_of(sample, output_nodes), counts
+        return self._batch_of(sample, self.on_device(request.extras)), counts
 
     def make(self, sample: StaticShapeSample, extras: Any) -> Any:
         """Returns the batch of a sample; its blocks share the sample's memory."""
@@ -87,9 +82,6 @@ class BlockBatches(TrainingBatches):
     def _batch_of(self, sample: Sample, output_nodes: Any) -> Any:
         blocks = to_blocks(sample, self._graph)
         return blocks[0].srcdata[dgl.NID], output_nodes, blocks
-
-    def _moved(self, ids: Tensor) -> Tensor:
-        return ids.to(self.store.device)
 
     def change_padding(
         self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]

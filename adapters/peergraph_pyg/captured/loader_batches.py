@@ -23,7 +23,7 @@ from peergraph.integration import (
     try_positions,
 )
 from peergraph.sampling import StaticShapeSample
-from peergraph.store import EDGE, NODE, NodeType, Store
+from peergraph.store import EDGE, NODE, NodeType
 
 from ..loader.batch_csc import cache_csc
 from ..loader.unfinished import begin_output, collected_requests
@@ -43,19 +43,7 @@ _OVER_ALL_ROWS = (
 
 
 class LoaderBatches(TrainingBatches):
-    """The batches of a loader.
-
-    Args:
-        loader: that :func:`check_loader` has found fit.
-        store: of its data.
-    """
-
-    def __init__(self, loader: Any, store: Store) -> None:
-        super().__init__(store)
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
+    """The batches of a loader, which :func:`check_loader` has checked."""
 
     @property
     def _sampler(self) -> Any:
@@ -109,10 +97,7 @@ class LoaderBatches(TrainingBatches):
         """
         request.origin.finish(None)
         out = request.origin.output
-        out.metadata = tuple(
-            value.to(self.store.device) if isinstance(value, Tensor) else value
-            for value in request.extras
-        )
+        out.metadata = self.on_device(request.extras)
         return self._loader.filter_fn(out), _counts_of(out)
 
     def make(self, sample: StaticShapeSample, extras: Any) -> Any:

@@ -143,7 +143,7 @@ def run(training: Any, epochs: int = 2) -> list[Any]:
 
 
 def assert_same(results: list[Any], expected: list[Any]) -> None:
-    """Equal seeds; equal losses but for the order of sums."""
+    """Seeds are equal. Losses differ only by the order of sums."""
     assert len(results) == len(expected)
     for (value, *others), (expected_value, *of_loop) in zip(results, expected, strict=True):
         torch.testing.assert_close(value, expected_value, rtol=2e-4, atol=2e-5)

@@ -49,7 +49,7 @@ class StreamQueue:
         self._before = current
 
     def begin_after(self, event: torch.cuda.Event) -> None:
-        """Lets later work wait for an event."""
+        """Makes later work wait for an event."""
         self._stream.wait_event(event)
 
     def run(self, work: Work) -> None:
@@ -87,5 +87,5 @@ class ThreadQueue:
 
 
 def _wait_for(event: torch.cuda.Event) -> None:
-    """Lets later work of the current stream of the event's device wait for the event."""
+    """Makes the current stream of the event's device wait for the event."""
     event.wait(torch.cuda.current_stream(event.device))

@@ -297,7 +297,7 @@ def pass_bytes(
 
 
 def transfer_seconds(passes: Sequence[PassBytes], topology: Topology, chunks: int) -> float:
-    """Returns the seconds of transfers, by which numbers of chunks are compared: bytes over rates.
+    """Returns the seconds that transfers take, to compare numbers of chunks: bytes over rates.
 
     It is no prediction of an epoch: of what the device does it has the reads of sums alone. Links
     and sums work beside each other, except for the first and the last chunk.

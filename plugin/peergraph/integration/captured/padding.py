@@ -72,7 +72,7 @@ def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
     nodes = {t: ids.clone() for t, ids in sample.nodes.items()}
     for node_type, ids in nodes.items():
         if sample.shape.padding_row(node_type) > 0:
-            # One row of these is padding, and so has the first seed's id.
+            # If the second row is padding, too, it has the id of the first seed.
             nodes[node_type] = torch.where(sample.is_padding(node_type), ids[pad_with], ids)
     edge_ids = sample.edge_ids
     return replace(

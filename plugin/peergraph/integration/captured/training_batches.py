@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from peergraph.sampling import NeighborSampler, StaticShapeSample
 from peergraph.store import EdgeType, NodeType, Store
 
-# Batches from which the capacities are found.
+# Batches that are drawn to choose the capacities of all later ones.
 _TRIES = 16
 
 
@@ -51,15 +52,16 @@ class TrainingBatches(ABC):
     """The batches of a loader.
 
     Args:
+        loader: that was checked.
         store: of the loader's graph.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, loader: Any, store: Store) -> None:
+        self._loader, self.store = loader, store
 
-    @abstractmethod
     def __len__(self) -> int:
         """Returns the number of batches of an epoch."""
+        return len(self._loader)
 
     @property
     @abstractmethod
@@ -118,6 +120,11 @@ class TrainingBatches(ABC):
             sample: of the batch.
             padding: by node type, [rows] bool, which rows are padding.
         """
+
+    def on_device(self, extras: Any) -> Any:
+        """Returns the extras of a request, with all tensors on the store's device."""
+        device = self.store.device
+        return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, extras)
 
     def mixes_rows(self, module: torch.nn.Module) -> bool:
         """Returns whether a module of the framework computes over all rows of a batch."""

@@ -50,8 +50,8 @@ def options_of(kind: str) -> dict[str, Any]:
 
 def make_loader(plain: Data, device: torch.device, **options: Any) -> LinkNeighborLoader:
     """Returns a loader of six full batches and one of 9 links, in a random order."""
-    given = {"batch_size": BATCH, "shuffle": True, "edge_label_index": links(plain), **options}
-    return LinkNeighborLoader(peergraph_pyg.share(plain, device=device), FANOUTS, **given)
+    arguments = {"batch_size": BATCH, "shuffle": True, "edge_label_index": links(plain), **options}
+    return LinkNeighborLoader(peergraph_pyg.share(plain, device=device), FANOUTS, **arguments)
 
 
 def ends_of(batch: Any) -> list[Tensor]:

@@ -295,7 +295,7 @@ def return_attention() -> None:
         # Each node's weights sum to one.
         sums = scatter(alpha, edge_index[1], 0, dim_size=data.num_nodes)
         found: Tensor = torch.cat([out, sums], dim=1)
-        return found
+        return means
 
     for make in (pyg.GATConv, pyg.GATv2Conv):
         check_model(make(WIDTH, OUT, heads=2), small_graph(), call)
@@ -355,7 +355,7 @@ def links() -> None:
         scores = [(z[a] * z[b]).sum(-1) for a, b in (d.edge_index, negative)]
         loss = F.binary_cross_entropy_with_logits(torch.cat(scores), labels)
         found: Tensor = z * loss
-        return found
+        return means
 
     check_model(pyg.GCNConv(WIDTH, OUT), data, call)
 
@@ -375,8 +375,8 @@ class _Padded(pyg.aggr.Aggregation):
 
     def forward(self, x: Tensor, index: Tensor, ptr: Any, dim_size: int, dim: int) -> Tensor:
         lists, _ = to_dense_batch(x, index, batch_size=dim_size)
-        found: Tensor = lists.mean(1)
-        return found
+        means: Tensor = lists.mean(1)
+        return means
 
 
 def padded_lists() -> None:
