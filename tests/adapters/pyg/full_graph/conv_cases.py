@@ -21,26 +21,26 @@ Call = Callable[[nn.Module, Any], Tensor]
 
 def plain(model: nn.Module, data: Any) -> Tensor:
     """Features and edges only."""
-    found: Tensor = model(data.x, data.edge_index)
-    return found
+    out: Tensor = model(data.x, data.edge_index)
+    return out
 
 
 def weighted(model: nn.Module, data: Any) -> Tensor:
     """With a weight for each edge."""
-    found: Tensor = model(data.x, data.edge_index, data.edge_weight)
-    return found
+    out: Tensor = model(data.x, data.edge_index, data.edge_weight)
+    return out
 
 
 def with_attributes(model: nn.Module, data: Any) -> Tensor:
     """With features of edges."""
-    found: Tensor = model(data.x, data.edge_index, data.edge_attr)
-    return found
+    out: Tensor = model(data.x, data.edge_index, data.edge_attr)
+    return out
 
 
 def typed(model: nn.Module, data: Any) -> Tensor:
     """With the relation of each edge."""
-    found: Tensor = model(data.x, data.edge_index, data.edge_type)
-    return found
+    out: Tensor = model(data.x, data.edge_index, data.edge_type)
+    return out
 
 
 def mlp(width: int = WIDTH, out: int = OUT) -> nn.Module:
@@ -294,8 +294,8 @@ def return_attention() -> None:
         assert edge_index.shape == (2, alpha.shape[0])
         # Each node's weights sum to one.
         sums = scatter(alpha, edge_index[1], 0, dim_size=data.num_nodes)
-        found: Tensor = torch.cat([out, sums], dim=1)
-        return means
+        with_sums: Tensor = torch.cat([out, sums], dim=1)
+        return with_sums
 
     for make in (pyg.GATConv, pyg.GATv2Conv):
         check_model(make(WIDTH, OUT, heads=2), small_graph(), call)
@@ -354,8 +354,8 @@ def links() -> None:
         z = model(d.x, d.edge_index)
         scores = [(z[a] * z[b]).sum(-1) for a, b in (d.edge_index, negative)]
         loss = F.binary_cross_entropy_with_logits(torch.cat(scores), labels)
-        found: Tensor = z * loss
-        return means
+        rows: Tensor = z * loss
+        return rows
 
     check_model(pyg.GCNConv(WIDTH, OUT), data, call)
 
