@@ -1,7 +1,8 @@
 """Calls public functions with absurd numbers, and prints each call that does not end well.
 
-A call must end within a second: by a ValueError or TypeError that names the argument, or by a
-result where the number is one that makes sense. It must not take memory of that size either.
+A call must end soon: by a ValueError or TypeError that names the argument, or by a result where the
+number is one that makes sense. It must not take memory of that size either. The limit of a call is
+processor time, which a busy machine does not change; the clock ends only calls that wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import resource
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
@@ -43,7 +43,8 @@ from peergraph.store import EdgeFiles, EdgeSource, GraphSource, NodeFiles, Store
 
 ABSURD = (2**31, 2**62, -1, math.nan, 1e300, True, "3", 1.5)
 LARGE = (2**31, 2**62)  # that is fine for sizes of memory and seeds
-DEADLINE_S = 1.0
+PROCESSOR_S = 5.0
+WAITING_S = 60.0
 MEMORY = 4 << 30
 
 NODES = 50
@@ -51,7 +52,7 @@ EDGES = torch.randint(NODES, (2, 400), generator=torch.Generator().manual_seed(0
 
 
 class Late(BaseException):
-    """A call took longer than the deadline."""
+    """A call took longer than a limit."""
 
 
 def ring(signal_number: int, frame: FrameType | None) -> None:
@@ -325,9 +326,9 @@ def is_named(name: str, error: Exception) -> bool:
 
 def complaint(name: str, call: Call, value: Any, accepted: bool) -> str | None:
     """What is wrong with a call, or None."""
-    begin = time.monotonic()
     result = None
-    signal.setitimer(signal.ITIMER_REAL, 5 * DEADLINE_S)
+    signal.setitimer(signal.ITIMER_PROF, PROCESSOR_S)
+    signal.setitimer(signal.ITIMER_REAL, WAITING_S)
     try:
         call(value)
         result = None if accepted else "accepted"
@@ -344,10 +345,8 @@ def complaint(name: str, call: Call, value: Any, accepted: bool) -> str | None:
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-    seconds = time.monotonic() - begin
-    if result is None and seconds > DEADLINE_S:
-        result = f"took {seconds:.1f} s"
     return result
 
 
@@ -369,6 +368,7 @@ def main_program() -> int:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + 3 * MEMORY  # that threads, too, take addresses of
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    signal.signal(signal.SIGPROF, ring)
     signal.signal(signal.SIGALRM, ring)
     group = Group.current(device="cpu")
     store = Store.build(source(), group=group)
