@@ -44,12 +44,13 @@ def check(
     room: int = 3,
     seed: int = 7,
     seed_time: dict[str, torch.Tensor] | None = None,
+    seed_start: dict[str, torch.Tensor] | None = None,
     times: float = 1.0,
     given_bounds: bool = True,
 ) -> StaticShapeSample:
     """Samples with `room` more places than seeds, and bounds `times` as large as needed."""
     device = sampler.store.device
-    want = sampler.sample(seeds, seed, seed_time=seed_time)
+    want = sampler.sample(seeds, seed, seed_time=seed_time, seed_start=seed_start)
     bounds = sample_bounds([want], times) if given_bounds else (None, None)
     counts = {t: ids.numel() for t, ids in seeds.items()}
     fixed = StaticShapeSampler(
@@ -57,12 +58,16 @@ def check(
     )
     # What lies in places for padding must not matter.
     padded = {t: torch.cat([ids, ids.new_full((room,), 2**31 - 1)]) for t, ids in seeds.items()}
-    later = seed_time and {t: torch.cat([x, x.new_zeros(room)]) for t, x in seed_time.items()}
+    with_room = {
+        name: {t: torch.cat([x, x.new_zeros(room)]).to(device) for t, x in values.items()}
+        for name, values in (("seed_time", seed_time), ("seed_start", seed_start))
+        if values is not None
+    }
     got = fixed.sample(
         {t: ids.to(device) for t, ids in padded.items()},
         torch.tensor(seed, device=device),
         num_seeds={t: torch.tensor(n, device=device) for t, n in counts.items()},
-        seed_time=later and {t: x.to(device) for t, x in later.items()},
+        **with_room,
     )
     peergraph.synchronize(device)
     assert_padded(got)
@@ -124,6 +129,9 @@ def test_choices(device: torch.device, kind: tuple[str, ...]) -> None:
     timed = "node_time" in options or "edge_time" in options
     times = {NODE: torch.from_numpy(rng.integers(-5, 20, 17))} if timed else None
     check(sampler, {NODE: seeds}, seed_time=times)
+    if times is not None:
+        starts = {t: x - torch.from_numpy(rng.integers(0, 9, 17)) for t, x in times.items()}
+        check(sampler, {NODE: seeds}, seed_time=times, seed_start=starts)
 
 
 def test_heterogeneous(device: torch.device) -> None:

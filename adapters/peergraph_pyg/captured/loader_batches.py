@@ -26,7 +26,7 @@ from peergraph.sampling import StaticShapeSample
 from peergraph.store import EDGE, NODE, NodeType
 
 from ..loader.batch_csc import cache_csc
-from ..loader.unfinished import begin_output, collected_requests
+from ..loader.unfinished import begin_output, collected_requests, divide_batch
 from ..prefetching.prefetcher import plain_iterator
 
 # Modules whose result for a row depends on other rows, or on their number.
@@ -80,9 +80,17 @@ class LoaderBatches(TrainingBatches):
         with collected_requests() as requests:
             output = begin_output(self._loader, index)
         [request] = requests
-        nodes = {NODE: request.nodes} if isinstance(request.nodes, Tensor) else request.nodes
         is_full = len(index) == self._loader.batch_size
-        return BatchRequest(nodes, request.seed, output.metadata, is_full, request)
+        divisor = None if output.batch is None else output.batch.divisor
+        times = {"seed_time": request.seed_time, "seed_start": request.seed_start}
+        return BatchRequest(
+            _by_type(request.nodes),
+            request.seed,
+            (output.metadata, divisor),
+            is_full,
+            request,
+            {name: _by_type(of_seeds) for name, of_seeds in times.items() if of_seeds is not None},
+        )
 
     def try_indices(self) -> Iterator[Tensor]:
         """Yields the positions of the seeds of some full batches."""
@@ -97,7 +105,7 @@ class LoaderBatches(TrainingBatches):
         """
         request.origin.finish(None)
         out = request.origin.output
-        out.metadata = self.on_device(request.extras)
+        out.metadata, _ = self.on_device(request.extras)
         return self._loader.filter_fn(out), _counts_of(out)
 
     def make(self, sample: StaticShapeSample, extras: Any) -> Any:
@@ -106,7 +114,8 @@ class LoaderBatches(TrainingBatches):
         """
         padded = as_unpadded(sample)
         out = self._sampler.output_of(padded)
-        out.metadata = extras
+        out.metadata, divisor = extras
+        divide_batch(out, divisor)
         cache_csc(padded)
         return self._loader.filter_fn(out)
 
@@ -128,6 +137,12 @@ class LoaderBatches(TrainingBatches):
         """Returns whether a module is a norm of PyG over all rows."""
         graph_mode = isinstance(module, pyg_nn.LayerNorm) and module.mode == "graph"
         return graph_mode or (isinstance(module, _OVER_ALL_ROWS) and module.training)
+
+
+def _by_type(of_seeds: Tensor | dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
+    """Returns what a request has of each seed, by their type, on the CPU."""
+    by_type = {NODE: of_seeds} if isinstance(of_seeds, Tensor) else of_seeds
+    return {node_type: values.cpu() for node_type, values in by_type.items()}
 
 
 def _counts_of(out: Any) -> SampleCounts:

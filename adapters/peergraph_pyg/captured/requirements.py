@@ -66,10 +66,8 @@ def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
     negatives = getattr(loader, "neg_sampling", None)
     refused = {
         f"neg_sampling by {type(negatives).__name__}": type(negatives) not in _NEGATIVES,
-        "transform": loader.transform is not None,
+        "transform (call it in `loss`)": loader.transform is not None,
         "transform_sampler_output": loader.transform_sampler_output is not None,
-        "time_attr": sampler.is_temporal,
-        "disjoint": sampler.disjoint,
         "subgraph_type": sampler.subgraph_type is not SubgraphType.directional,
         "sample_direction": sampler.sample_direction != "forward",
         "batch_sampler": loader.batch_size is None,

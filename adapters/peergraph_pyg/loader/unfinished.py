@@ -56,12 +56,23 @@ class SampleRequest:
         divisor = None if begun.batch is None else begun.batch.divisor
         values = vars(self.sampler.finished(sample, self.core))
         begun.__dict__.update({k: v for k, v in values.items() if k != "metadata"})
-        if divisor is None:
-            return
-        if isinstance(begun.batch, dict):
-            begun.batch = {t: batch % divisor for t, batch in begun.batch.items()}
-        else:
-            begun.batch = begun.batch % divisor
+        divide_batch(begun, divisor)
+
+
+def divide_batch(output: SamplerOutput | HeteroSamplerOutput, divisor: int | None) -> None:
+    """Numbers the seeds of a disjoint sample's nodes as PyG's code does: the ends of a link, and of
+    its negatives, have one number.
+
+    Args:
+        output: of the sample.
+        divisor: the number of links; None: the seeds are nodes.
+    """
+    if divisor is None:
+        return
+    if isinstance(output.batch, dict):
+        output.batch = {t: batch % divisor for t, batch in output.batch.items()}
+    else:
+        output.batch = output.batch % divisor
 
 
 class _BatchVector:

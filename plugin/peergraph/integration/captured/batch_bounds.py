@@ -25,7 +25,7 @@ def find_bounds(core: NeighborSampler, requests: Iterable[BatchRequest]) -> Samp
         core: the sampler of the batches.
         requests: of full batches, at least two.
     """
-    samples = [core.sample(request.nodes, i) for i, request in enumerate(requests)]
+    samples = [core.sample(r.nodes, i, **r.times) for i, r in enumerate(requests)]
     nodes = [sample.num_sampled_nodes for sample in samples]
     edges = [sample.num_sampled_edges for sample in samples]
     return SampleCounts(

@@ -79,7 +79,7 @@ class CapturedTraining:
         self.num_eager = 0
         self._loader_settings: tuple[Any, ...] | None = None
         self._bounds: SampleCounts | None = None
-        self._extras: Any = None  # of a full batch
+        self._example: BatchRequest | None = None  # of a full batch
         self._exceeding: list[SampleCounts] = []
         self._slots: list[Slot] = []
         self._shape: StaticShape | None = None
@@ -166,7 +166,7 @@ class CapturedTraining:
             requests = self._batches.try_batches()
             if not requests:
                 return
-            self._bounds, self._extras = find_bounds(core, requests), requests[0].extras
+            self._bounds, self._example = find_bounds(core, requests), requests[0]
         self._bounds = raise_bounds(self._bounds, self._exceeding)
         self._exceeding, self._loader_settings = [], settings
         self._drop_graphs()
@@ -181,11 +181,12 @@ class CapturedTraining:
             valid_padding=True,
         )
         self._shape = sampler.shape
+        assert self._example is not None
         if not self._on_gpu:
-            self._slots.append(Slot(sampler, self._extras))
+            self._slots.append(Slot(sampler, self._example))
             return
         stream = self._sampling_stream
-        self._slots += [GpuSlot(sampler, self._extras, stream) for _ in range(2)]
+        self._slots += [GpuSlot(sampler, self._example, stream) for _ in range(2)]
 
     def _train(self, batch: _Batch) -> Any:
         slot = batch.slot

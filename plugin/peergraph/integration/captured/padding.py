@@ -63,7 +63,7 @@ def check_padding(
 
 def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
     """Returns a copy in which padding of the seeds' types is one of the seeds, if there are as
-    many.
+    many, and padding of disjoint samples belongs to it.
 
     Args:
         sample: with valid padding.
@@ -74,23 +74,33 @@ def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
         if sample.shape.padding_row(node_type) > 0:
             # If the second row is padding, too, it has the id of the first seed.
             nodes[node_type] = torch.where(sample.is_padding(node_type), ids[pad_with], ids)
+    batch = sample.batch
+    if batch is not None:
+        batch = {
+            t: torch.where(sample.is_padding(t), pad_with, trees) for t, trees in batch.items()
+        }
     edge_ids = sample.edge_ids
     return replace(
         sample,
         nodes=nodes,
+        batch=batch,
         edge_index={t: edges.clone() for t, edges in sample.edge_index.items()},
         edge_ids=None if edge_ids is None else {t: e.clone() for t, e in edge_ids.items()},
     )
 
 
 def as_unpadded(sample: StaticShapeSample) -> Sample:
-    """Returns a sample with the same memory, in which padding is nodes and edges like others."""
+    """Returns a sample with the same memory, in which padding is nodes and edges like others.
+
+    In disjoint samples, padding belongs to the first seed; the vectors that say so are copies.
+    """
+    batch = sample.batch
     return Sample(
         nodes=sample.nodes,
         row=sample.row,
         col=sample.col,
         edge_ids=sample.edge_ids,
-        batch=None,
+        batch=None if batch is None else {t: trees.clamp(min=0) for t, trees in batch.items()},
         duplicate_counts=None,
         num_sampled_nodes={t: list(rows) for t, rows in sample.shape.rows_per_hop.items()},
         num_sampled_edges={t: list(edges) for t, edges in sample.shape.edges_per_hop.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,21 @@ from peergraph.integration.captured.staged_tensors import StagedTensors
 from peergraph.integration.captured.training_batches import BatchRequest
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler
+from peergraph.store import NodeType
+
+
+class _Inputs(NamedTuple):
+    """The arguments of a sample, and what else its batch contains."""
+
+    seeds: dict[NodeType, Tensor]
+    num_seeds: dict[NodeType, Tensor]
+    seed: Tensor
+    times: dict[str, dict[NodeType, Tensor]]
+    extras: Any
+
+    def sample_by(self, sampler: StaticShapeSampler) -> StaticShapeSample:
+        """Draws the sample."""
+        return sampler.sample(self.seeds, self.seed, num_seeds=self.num_seeds, **self.times)
 
 
 class Slot:
@@ -22,7 +37,7 @@ class Slot:
 
     Args:
         sampler: of full batches.
-        extras: those of a full batch.
+        example: a full batch.
 
     Attributes:
         sample: the sample that was started last.
@@ -32,34 +47,41 @@ class Slot:
     sample: StaticShapeSample
     extras: Any
 
-    def __init__(self, sampler: StaticShapeSampler, extras: Any) -> None:
+    def __init__(self, sampler: StaticShapeSampler, example: BatchRequest) -> None:
         self._sampler = sampler
         shape = sampler.shape
         rooms = {t: shape.padding_row(t) for t in shape.rows_per_hop}
         self._rooms = {t: room for t, room in rooms.items() if room > 0}
-        self._layout = _layout_of(extras)
+        self._layout = _layout_of(example)
         self._has_room = False
 
     def start(self, request: BatchRequest) -> None:
         """Samples the neighbourhood of a full batch's seeds, if there is room for them."""
-        seeds = {t: request.nodes[t] for t in self._rooms}
-        self._has_room = self._layout == _layout_of(request.extras) and all(
-            len(ids) <= self._rooms[t] for t, ids in seeds.items()
+        self._has_room = self._layout == _layout_of(request) and all(
+            len(request.nodes[t]) <= room for t, room in self._rooms.items()
         )
         if self._has_room:
-            self._start(list(seeds.values()), request)
+            self._start(self._inputs(request))
 
-    def _start(self, seeds: list[Tensor], request: BatchRequest) -> None:
-        rooms = self._rooms.items()
-        self.sample = self._sampler.sample(
-            {
-                t: F.pad(ids, (0, room - len(ids)))
-                for (t, room), ids in zip(rooms, seeds, strict=True)
-            },
-            request.seed,
-            num_seeds={t: _number(len(ids)) for t, ids in zip(self._rooms, seeds, strict=True)},
+    def _start(self, inputs: _Inputs) -> None:
+        self.sample, self.extras = inputs.sample_by(self._sampler), inputs.extras
+
+    def _inputs(self, request: BatchRequest) -> _Inputs:
+        """Returns the tensors of a batch, with padding behind its seeds."""
+
+        def padded(of_types: dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
+            return {
+                t: F.pad(of_types[t], (0, room - len(of_types[t])))
+                for t, room in self._rooms.items()
+            }
+
+        return _Inputs(
+            padded(request.nodes),
+            {t: _number(len(request.nodes[t])) for t in self._rooms},
+            _number(request.seed),
+            {name: padded(of_types) for name, of_types in request.times.items()},
+            request.extras,
         )
-        self.extras = request.extras
 
     def fits(self) -> bool:
         """Returns whether there is room for the batch; on a GPU, waits until it is sampled."""
@@ -78,26 +100,22 @@ class GpuSlot(Slot):
     """A sample that a CUDA graph makes, on a stream beside the training.
 
     Args:
-        sampler, extras: as for a slot.
+        sampler, example: as for a slot.
         stream: the stream of the samples.
     """
 
-    def __init__(self, sampler: StaticShapeSampler, extras: Any, stream: torch.cuda.Stream) -> None:
-        super().__init__(sampler, extras)
+    def __init__(
+        self, sampler: StaticShapeSampler, example: BatchRequest, stream: torch.cuda.Stream
+    ) -> None:
+        super().__init__(sampler, example)
         self._stream = stream
         device = stream.device
-        # The seeds and their number of each type, the seed of the random numbers, the extras.
-        ids = [torch.zeros(room, dtype=torch.int64, device="cpu") for room in self._rooms.values()]
-        leaves, spec = tree_flatten(extras)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        numbers = [_number(0)] * (len(ids) + 1)
-        self._input = StagedTensors([*ids, *numbers, *tensors], device)
-        staged = iter(self._input.tensors)
-        self._seeds = dict(zip(self._rooms, islice(staged, len(ids)), strict=True))
-        self._num_seeds = dict(zip(self._rooms, islice(staged, len(ids)), strict=True))
-        self._seed = next(staged)
-        leaves = [next(staged) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self.extras = tree_unflatten(leaves, spec)
+        leaves, spec = tree_flatten(self._inputs(example))
+        self._staged = StagedTensors([x for x in leaves if isinstance(x, Tensor)], device)
+        staged = iter(self._staged.tensors)
+        leaves = [next(staged) if isinstance(x, Tensor) else x for x in leaves]
+        self._device_inputs: _Inputs = tree_unflatten(leaves, spec)
+        self.extras = self._device_inputs.extras
         self._sample_end = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._read = torch.cuda.Event()  # type: ignore[no-untyped-call]
         with torch.cuda.device(device):
@@ -114,20 +132,18 @@ class GpuSlot(Slot):
         )
 
     def _draw(self) -> tuple[StaticShapeSample, Tensor]:
-        sample = self._sampler.sample(self._seeds, self._seed, num_seeds=self._num_seeds)
+        sample = self._device_inputs.sample_by(self._sampler)
         return sample, torch.cat([*sample.num_nodes.values(), *sample.num_edges.values()])
 
-    def _start(self, seeds: list[Tensor], request: BatchRequest) -> None:
+    def _start(self, inputs: _Inputs) -> None:
         """As of a slot; does not wait for the sample."""
         self._sample_end.synchronize()  # the last copy from the staging memory
-        tensors = [leaf for leaf in tree_flatten(request.extras)[0] if isinstance(leaf, Tensor)]
-        numbers = map(_number, [*map(len, seeds), request.seed])
-        self._input.write([*seeds, *numbers, *tensors])
+        self._staged.write([leaf for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor)])
         current = torch.cuda.current_stream(self._stream.device)
         stream = self._stream if _can_overlap_replays() else current
         stream.wait_event(self._read)
         with torch.cuda.stream(stream):
-            self._input.upload()
+            self._staged.upload()
             self._graph.replay()
             self._host_counts.copy_(self._device_counts, non_blocking=True)
             self._sample_end.record()
@@ -145,10 +161,13 @@ class GpuSlot(Slot):
         self._read.record(torch.cuda.current_stream(self._stream.device))
 
 
-def _layout_of(extras: Any) -> tuple[Any, ...]:
-    leaves, spec = tree_flatten(extras)
+def _layout_of(request: BatchRequest) -> tuple[Any, ...]:
+    leaves, spec = tree_flatten(request.extras)
     kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves]
-    return spec, kinds
+    times = {
+        name: {t: x.dtype for t, x in of_types.items()} for name, of_types in request.times.items()
+    }
+    return spec, kinds, times
 
 
 def _number(value: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +29,8 @@ class BatchRequest:
             of all full batches have the same shapes.
         is_full: whether it has as many seeds, or links, as a full batch.
         origin: what the loader needs to make the batch by itself.
+        times: arguments of the sampler with a time for each seed, by name, then by type of the
+            seeds, on the CPU: `seed_time` and `seed_start`, or none. All batches have the same.
     """
 
     nodes: dict[NodeType, Tensor]
@@ -36,6 +38,7 @@ class BatchRequest:
     extras: Any
     is_full: bool
     origin: Any
+    times: dict[str, dict[NodeType, Tensor]] = field(default_factory=dict)
 
 
 class SampleCounts(NamedTuple):

@@ -113,6 +113,7 @@ class StaticShapeSampler:
         *,
         num_seeds: Tensor | Mapping[NodeType, Tensor] | None = None,
         seed_time: Tensor | Mapping[NodeType, Tensor] | None = None,
+        seed_start: Tensor | Mapping[NodeType, Tensor] | None = None,
     ) -> StaticShapeSample:
         """Samples the neighbourhood of `seeds`, as :meth:`NeighborSampler.sample` would.
 
@@ -125,7 +126,7 @@ class StaticShapeSampler:
                 bits) on the store's device.
             num_seeds: the number of seeds that are used, a tensor of one int64 on the store's
                 device, by node type like `seeds`; the others are padding. Default: all.
-            seed_time: as for :meth:`NeighborSampler.sample`, on the store's device.
+            seed_time, seed_start: as for :meth:`NeighborSampler.sample`, on the store's device.
 
         Raises:
             OverflowError: the sample has more nodes or edges than the capacity, and the sampler
@@ -159,8 +160,8 @@ class StaticShapeSampler:
         else:
             seed = check_seed(seed)
         if self._device.type == "cpu":
-            return self._on_cpu(by_type, seed, counts, seed_time)
-        return self._on_gpu(by_type, seed, counts, seed_time)
+            return self._on_cpu(by_type, seed, counts, seed_time, seed_start)
+        return self._on_gpu(by_type, seed, counts, seed_time, seed_start)
 
     def _by_type(
         self, name: str, values: Tensor | Mapping[NodeType, Tensor]
@@ -193,6 +194,7 @@ class StaticShapeSampler:
         seed: int | Tensor,
         counts: dict[NodeType, Tensor],
         seed_time: Tensor | Mapping[NodeType, Tensor] | None,
+        seed_start: Tensor | Mapping[NodeType, Tensor] | None,
     ) -> StaticShapeSample:
         used, first_seeds, place, before = {}, [], 0, 0
         for node_type, ids in seeds.items():
@@ -203,12 +205,16 @@ class StaticShapeSampler:
             used[node_type] = ids[:count]
             first_seeds.append((place, before))
             place, before = place + capacity, before + count
-        times = None
-        if seed_time is not None:
-            by_type = self._by_type("seed_time", seed_time)
-            times = {t: x[: used[t].numel()] if t in used else x for t, x in by_type.items()}
+        times = {
+            name: {
+                t: x[: used[t].numel()] if t in used else x
+                for t, x in self._by_type(name, of_types).items()
+            }
+            for name, of_types in (("seed_time", seed_time), ("seed_start", seed_start))
+            if of_types is not None
+        }
         number = int(seed) % 2**64
-        sample = self._sampler.sample(used, number, seed_time=times)
+        sample = self._sampler.sample(used, number, **times)
         expand_all, valid = self._sampler.frontier == "all", self._valid_padding
         try:
             check_capacity(sample, self.shape)
@@ -216,8 +222,8 @@ class StaticShapeSampler:
             if self._reports_overflow:
                 raise
             none = {t: ids[:0] for t, ids in used.items()}
-            no_times = None if times is None else {t: x[:0] for t, x in times.items()}
-            empty = self._sampler.sample(none, number, seed_time=no_times)
+            no_times = {name: {t: x[:0] for t, x in of.items()} for name, of in times.items()}
+            empty = self._sampler.sample(none, number, **no_times)
             padded = Padding(empty, self.shape, expand_all, first_seeds, valid).pad()
             return with_clamped_counts(padded, sample)
         return Padding(sample, self.shape, expand_all, first_seeds, valid).pad()
@@ -228,11 +234,12 @@ class StaticShapeSampler:
         seed: int | Tensor,
         counts: dict[NodeType, Tensor],
         seed_time: Tensor | Mapping[NodeType, Tensor] | None,
+        seed_start: Tensor | Mapping[NodeType, Tensor] | None,
     ) -> StaticShapeSample:
         raise_pending(self._device)
         sampler, shape = self._sampler, self.shape
         times = sampler.options.seed_times(
-            sampler.store, list(seeds.items()), seed_time, None, self._device
+            sampler.store, list(seeds.items()), seed_time, seed_start, self._device
         )
 
         def draw(native: _C.KHopSampler) -> StaticShapeSample:

@@ -212,23 +212,6 @@ def test_losses_that_depend_on_padding(plain: Data, device: torch.device) -> Non
         next(iter(training))
 
 
-def test_links_with_times(plain: Data) -> None:
-    data = plain.clone()
-    data.time = torch.arange(NODES)
-    shared = peergraph_pyg.share(data, device="cpu")
-    loader = LinkNeighborLoader(
-        shared,
-        FANOUTS,
-        links(plain),
-        edge_label_time=torch.full((LINKS,), NODES),
-        time_attr="time",
-        neg_sampling_ratio=1.0,
-    )
-    model = sage(torch.device("cpu"))
-    with pytest.raises(NotImplementedError, match="time_attr of the loader is not supported"):
-        peergraph_pyg.capture(loader, model, adam(model), loss_of)
-
-
 class Typed(nn.Module):
     """Scores of links between two types."""
 

@@ -87,7 +87,6 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
         return loader, model, adam(model)
     options: dict[str, dict[str, Any]] = {
         "transform": {"transform": lambda batch: batch},
-        "disjoint": {"disjoint": True},
         "subgraph_type": {"subgraph_type": "induced"},
         "input_nodes": {"input_nodes": torch.tensor([NODES])},
     }
@@ -108,8 +107,7 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
         ("other", TypeError, "loader must be a NeighborLoader or a LinkNeighborLoader, got list"),
         ("input_links", IndexError, f"edge_label_index: .* out of range for {NODES} nodes"),
         ("negatives", NotImplementedError, "neg_sampling by Others of the loader"),
-        ("transform", NotImplementedError, "transform of the loader"),
-        ("disjoint", NotImplementedError, "disjoint of the loader"),
+        ("transform", NotImplementedError, r"transform \(call it in `loss`\) of the loader"),
         ("subgraph_type", NotImplementedError, "subgraph_type of the loader"),
         ("input_nodes", IndexError, f"out of range for {NODES} nodes"),
         ("optimizer", NotImplementedError, "LBFGS cannot be captured"),
