@@ -40,16 +40,21 @@ class Batch:
     Args:
         edge_indices: of one device, with edges.
         structures: makes the structure of one of them. A model may use few of hundreds.
+        ready: comes on a GPU after the kernels that write the edge indices; None: these have been
+            launched in the current stream.
     """
 
     def __init__(
-        self, edge_indices: Sequence[Tensor], structures: Callable[[int], BatchStructure]
+        self,
+        edge_indices: Sequence[Tensor],
+        structures: Callable[[int], BatchStructure],
+        ready: torch.cuda.Event | None = None,
     ) -> None:
         device = edge_indices[0].device
         self.contents = Contents(edge_indices)
-        self.ready: torch.cuda.Event | None = None
-        """On a GPU: recorded when the kernels that write the edge indices have been launched."""
-        if device.type == "cuda":
+        self.ready = ready
+        """On a GPU: comes after the kernels that write the edge indices."""
+        if ready is None and device.type == "cuda":
             self.ready = torch.cuda.current_stream(device).record_event()
         self.references = list(map(weakref.ref, edge_indices))
         self._structures = structures
@@ -95,15 +100,20 @@ class Attachment(NamedTuple):
 _attached: dict[int, tuple[Batch, int]] = {}
 
 
-def attach(edge_indices: Sequence[Tensor], structures: Callable[[int], BatchStructure]) -> None:
+def attach(
+    edge_indices: Sequence[Tensor],
+    structures: Callable[[int], BatchStructure],
+    ready: torch.cuda.Event | None = None,
+) -> None:
     """Attaches the structures of a batch to its edge indices, for as long as nothing changes them.
 
     Args:
         edge_indices: of one device, with edges.
         structures: makes the structure of the edge index at a position.
+        ready: as of :class:`Batch`.
     """
     if edge_indices:
-        Batch(edge_indices, structures)
+        Batch(edge_indices, structures, ready)
 
 
 def attached(edge_index: Tensor) -> BatchStructure | None:

@@ -208,7 +208,7 @@ class SampledEdges:
         self, sample: Sample, edge_types: Sequence[EdgeType], has_structures: bool
     ) -> None:
         assert sample.arrays is not None
-        self._all = sample.arrays.edge_index
+        self._all, self._ready = sample.arrays.edge_index, sample.arrays.ready
         self._all_types = list(sample.num_sampled_edges)
         self._sizes = [2 * size for size in map(sum, sample.num_sampled_edges.values())]
         self._row, self._col, self._edge_types = sample.row, sample.col, edge_types
@@ -251,7 +251,9 @@ class SampledEdges:
         types = [t for t in edge_indices if hops.num_edges[t]]
         with torch._C.DisableTorchFunction():
             batch_structures.attach(
-                [edge_indices[t] for t in types], lambda position: BatchCsc(hops, types[position])
+                [edge_indices[t] for t in types],
+                lambda position: BatchCsc(hops, types[position]),
+                self._ready,
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from peergraph.sampling.lazy_dict import LazyDict
@@ -44,10 +45,13 @@ class SampleArrays(NamedTuple):
     Args:
         edge_index: [2 * edges] of each relation the sources, then the destinations.
         offsets: of each hop, the `indptr` of each relation.
+        ready: comes on a GPU after the kernels that write them; None: these run in the stream that
+            was current when the sample was made.
     """
 
     edge_index: Tensor
     offsets: Tensor
+    ready: torch.cuda.Event | None = None
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -84,6 +85,15 @@ class AheadBatch(NamedTuple):
     rows: list[Tensor | ListRows]
 
 
+@cache
+def _taking_stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns a stream that has no work but to wait for batches: an event of it comes after a
+    batch, and not after what the loop's stream has been given.
+    """
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
+
+
 class BatchThread:
     """Makes batches in the order in which they are requested.
 
@@ -105,6 +115,7 @@ class BatchThread:
         self._device = with_index(device)
         self._max_blocks = max_blocks
         self._stream = stream
+        self._taking = None if stream is None else _taking_stream(self._device)
         self._native = _C.BatchThread(
             torch=functions,
             launch=launch_on(self._device, stream),
@@ -195,19 +206,22 @@ class BatchThread:
             result = batch if oldest == request.number else None
         if result is None:
             return None
-        counts, arrays, rows = result
-        if self._stream is not None:
+        counts, tensors, rows = result
+        arrays = ResultArrays.of(*tensors)
+        if self._taking is not None:
             reader = torch.cuda.current_stream(self._device)
-            for tensor in (*arrays, *rows):
+            arrays.ready = self._taking.record_event()
+            reader.wait_event(arrays.ready)
+            for tensor in (*tensors, *rows):
                 if tensor is not None:
                     tensor.record_stream(reader)
-        sample = request.sampler.sample_of(ResultArrays.of(*arrays), ResultCounts(*counts))
+        sample = request.sampler.sample_of(arrays, ResultCounts(*counts))
         return AheadBatch(sample, request.tables.rows(rows))
 
     def _take_oldest(self) -> Any:
         batch = None
         try:
-            batch = self._native.take(stream_address(self._device))
+            batch = self._native.take(0 if self._taking is None else self._taking.cuda_stream)
         finally:
             if batch is None:
                 self._pool = self._workspace = None  # what its maps contain is not defined

@@ -52,6 +52,7 @@ class ResultArrays:
         edge_index: of all relations, the sources of each before its destinations.
         edge_ids: of all relations.
         offsets: of all hops, the `indptr` of all relations.
+        ready: as that of :class:`SampleArrays`.
     """
 
     nodes: Tensor
@@ -60,6 +61,7 @@ class ResultArrays:
     edge_index: Tensor
     edge_ids: Tensor | None
     offsets: Tensor
+    ready: torch.cuda.Event | None = None
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ def to_sample(
         indptr=LazyDict(lambda: _indptr_by_type(edge_types, offsets, counts.num_targets)),
         first_target=dict(zip(edge_types, counts.first_target, strict=True)),
     )
-    sample.arrays = SampleArrays(edge_index, offsets)
+    sample.arrays = SampleArrays(edge_index, offsets, arrays.ready)
     return sample
 
 

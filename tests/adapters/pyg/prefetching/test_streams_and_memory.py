@@ -7,17 +7,20 @@ import sys
 import time
 from collections import defaultdict
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 import peergraph_pyg
 from peergraph_pyg.prefetching.thread_state import _idle_streams, record_stream
 from tests.adapters.pyg.graphs import check_batch, random_data
 from tests.adapters.pyg.prefetching.loops import node_loader
+from tests.adapters.pyg.typed_batches import EDGE_TYPES, TrimmedModel, shared_graph
 
 
 class Recorded:
@@ -154,3 +157,28 @@ print(torch._C._cuda_hasPrimaryContext(0) == before)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("conv", [SAGEConv, GATConv])
+def test_structures_of_batches_do_not_wait_for_the_loop(
+    conv: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the sizes of a batch's structures waits for the batch, not for an earlier step."""
+    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
+    options = {"add_self_loops": False} if conv is GATConv else {}
+
+    def layer(width: int) -> HeteroConv:
+        return HeteroConv({t: conv((width, width), 32, **options) for t in EDGE_TYPES})
+
+    model = peergraph_pyg.accelerate(TrimmedModel(layer).cuda())
+    shared, seeds = shared_graph(torch.device("cuda", 0), None), ("paper", torch.arange(60))
+    loader = NeighborLoader(shared, [4, 3], input_nodes=seeds, batch_size=10)
+    batches = iter(loader)
+    for _ in range(3):  # Memory and libraries are there then.
+        model(next(batches)).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(4_000_000_000)
+    model(next(batches)).sum().backward()
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
