@@ -153,11 +153,16 @@ def attention(i: Inputs) -> Tensor:
 def refused(i: Inputs) -> int:
     """Errors of partitioned tensors; the count is the same for plain ones."""
     if not isinstance(i.x, PartitionedTensor):
-        return 19
+        return 22
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
     other = distribute(full, RowLayout.contiguous(i.x.row_layout.group, 13))
+    column = i.labels.unsqueeze(1)
+    zeros = torch.zeros_like(full.detach())
     calls = [
+        (NotImplementedError, "y.new_zeros", lambda: zeros.scatter_(1, column, 1.0)),
+        (NotImplementedError, "y.new_zeros", lambda: zeros.scatter_(1, column, i.s.detach())),
+        (NotImplementedError, "y.new_zeros", lambda: zeros.scatter_add_(1, column, i.s.detach())),
         (ValueError, "peergraph.fullgraph.like", lambda: i.x + full),
         (ValueError, "peergraph.fullgraph.like", lambda: full.t() @ i.x),
         (ValueError, "peergraph.fullgraph.like", lambda: torch.cat([i.x, full], 1)),

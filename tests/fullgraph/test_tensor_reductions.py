@@ -29,6 +29,32 @@ def values_of(i: Inputs) -> list[object]:
     ]
 
 
+def with_ties(i: Inputs) -> Tensor:
+    """Values of rows of which some are equal, and some are NaN."""
+    values = i.v.detach().round()
+    return torch.where(i.mask & (values > 0), torch.nan, values)
+
+
+def among_rows(i: Inputs) -> list[Tensor]:
+    v, bounds = i.v.detach(), torch.linspace(-1, 1, 5, dtype=torch.float64, device=i.v.device)
+    x, h = i.x.detach(), i.h.detach()
+    return [
+        *(torch.bucketize(x, bounds), torch.bucketize(v, bounds, right=True)),
+        *(torch.searchsorted(bounds, v), torch.searchsorted(bounds, x, side="right")),
+        torch.bucketize(i.labels, torch.arange(0, 6, 2, device=v.device), out_int32=True),
+        torch.searchsorted(h.sort(-1).values, h[:, :, :2].contiguous()),
+        *(torch.histc(x, 5, -1, 1), torch.histc(v, 4), torch.histc(torch.zeros_like(v), 3)),
+        *torch.unique(i.labels, return_counts=True),
+        *torch.unique(x.round(), return_inverse=True, return_counts=True),
+        *(i.mask.unique(return_inverse=True), with_ties(i).unique(return_counts=True))[0],
+        with_ties(i).unique(return_counts=True)[1],
+        *((x > 0.5).nonzero(), torch.argwhere(i.h > 0), *torch.where(x < -1)),
+        *(x[torch.where(x > 1)[0]], i.v.topk(4).values * i.g[:4], i.v.topk(3).indices),
+        *(torch.topk(i.v, 2, largest=False).values, i.v.topk(13).indices, i.v.topk(0).values),
+        *(i.x[:, 2].topk(1)[0][-1], i.x[i.v.topk(2).indices]),
+    ]
+
+
 def by_dim(name: str, *dims: object) -> Case:
     def case(i: Inputs) -> list[Tensor]:
         results = []
@@ -46,6 +72,7 @@ def by_dim(name: str, *dims: object) -> Case:
 
 CASES: dict[str, Case] = {
     "values": values_of,
+    "among rows": among_rows,
     "sum": by_dim("sum", None, 0, 1, -1, (0, 1), (1, 2), (0, 2)),
     "mean": by_dim("mean", None, 0, 1, -1, (0, 1), (1, 2)),
     "amax": by_dim("amax", 0, 1, -1, (0, 1)),

@@ -18,6 +18,7 @@ from peergraph.fullgraph.tensor import (  # noqa: F401 (rules register themselve
     recurrent,
     relu,
     row_norms,
+    row_values,
     row_wise,
     scatter,
     selection,

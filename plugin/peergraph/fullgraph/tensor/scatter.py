@@ -21,7 +21,7 @@ from peergraph.fullgraph.tensor.conversions import distribute, from_local, repli
 from peergraph.fullgraph.tensor.index import parse_index
 from peergraph.fullgraph.tensor.over_rows import worst_value
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES, function_rule, rule
+from peergraph.fullgraph.tensor.registry import RULES, function_rule
 from peergraph.fullgraph.tensor.row_functions import NamedRows
 from peergraph.fullgraph.tensor.selection import fetch, select_rows
 
@@ -35,6 +35,12 @@ def _register_along_columns(overload: OpOverload) -> None:
 
     def run(x: Any, dim: int, *args: Any, **kwargs: Any) -> Any:
         if type(x) is not PartitionedTensor:
+            if overload._schema.is_mutable:
+                not_implemented(
+                    overload,
+                    "a plain tensor, equal on all ranks, cannot take partitioned values in place: "
+                    "make it from partitioned rows, as y.new_zeros(...) or torch.zeros_like(x)",
+                )
             x = _rows_of_zeros(overload, x, args)
         if dim % x._local.dim() == x.partitioned_dim:
             not_implemented(overload, "it runs along the partitioned dimension")
@@ -287,48 +293,3 @@ def one_hot(tensor: PartitionedTensor, num_classes: int = -1) -> PartitionedTens
         num_classes = int(tensor.max()) + 1
     local = F.one_hot(tensor._local, num_classes)
     return from_local(local, tensor.row_layout, tensor.partitioned_dim)
-
-
-def _weights_of(input: PartitionedTensor, weights: Any) -> Tensor | None:
-    """This rank's weights of the rows of `input`."""
-    if weights is None:
-        return None
-    if not isinstance(weights, PartitionedTensor):
-        return local_rows_of_plain("bincount", weights, input.row_layout, -1)
-    require_same_rows("bincount", input.row_layout, weights.row_layout)
-    return weights._local
-
-
-@function_rule(torch.bincount, Tensor.bincount)
-def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) -> Tensor:
-    """As `torch.bincount` over all rows; plain."""
-    minlength = max(minlength, int(input.max()) + 1 if input.row_layout.size else 0)
-    local = torch.bincount(input._local, _weights_of(input, weights), minlength=minlength)
-    return reductions_of(input.row_layout.group).all_reduce(local)
-
-
-@rule(aten.nonzero.default)
-def nonzero(x: PartitionedTensor) -> Tensor:
-    """The user's rows where a vector is not zero, in ascending order: plain ids."""
-    if x._local.dim() != 1:
-        not_implemented("nonzero", "the tensor is no vector")
-    mine = x.row_layout.positions[x._local != 0].cpu()
-    rows = torch.cat(x.row_layout.group.all_gather(mine)).sort().values
-    return rows.to(x._local.device).unsqueeze(1)
-
-
-@function_rule(torch.unique, Tensor.unique)
-def unique(
-    input: PartitionedTensor,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
-) -> Tensor:
-    """The distinct values of all rows; plain."""
-    if return_inverse or return_counts or dim is not None:
-        not_implemented("unique", "more than the values are returned")
-    mine = torch.unique(input._local).cpu()
-    values = torch.cat(input.row_layout.group.all_gather(mine))
-    distinct: Tensor = torch.unique(values).to(input._local.device)
-    return distinct
