@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count, repeat
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -56,6 +56,8 @@ class Batch:
         """On a GPU: comes after the kernels that write the edge indices."""
         if ready is None and device.type == "cuda":
             self.ready = torch.cuda.current_stream(device).record_event()
+        self.joined: dict[Hashable, Any] = {}
+        """What was made of several edge indices, or of slices of them."""
         self.references = list(map(weakref.ref, edge_indices))
         self._structures = structures
         self._by_position: dict[int, BatchStructure] = {}

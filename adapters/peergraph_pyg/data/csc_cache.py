@@ -282,19 +282,33 @@ def joined_structure(
     tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
     if any(map(Tensor.is_inference, tensors)):  # These count no versions.
         return make(None, False)
-    entry = _entry_of(tensors)
-    if key not in entry.joined:
-        attachments = entry.attachments
+    attachments = attachments_of(tensors)
+    batches = {id(each.batch): each.batch for each in attachments or () if each is not None}
+    if len(batches) == 1:
+        # Slices, which each step makes anew, are found by what they are slices of.
+        [batch] = batches.values()
+        joined, key = batch.joined, (key, *map(_slice_of, attachments or (), tensors))
+    else:
+        joined = _entry_of(tensors).joined
+    if key not in joined:
         with torch.inference_mode(False):
             if attachments is not None and tensors[0].is_cuda and not has_static_shapes():
-                batches = {id(each.batch): each.batch for each in attachments if each is not None}
                 events = [batch.ready for batch in batches.values()]
                 structure = _made_aside(tensors, events, lambda: make(attachments, gradients))
             else:
                 structure = make(attachments, gradients)
-        entry.joined[key] = structure
-    result: _Joined = entry.joined[key]
+        while len(joined) >= _KEPT:
+            joined.pop(next(iter(joined)), None)
+        joined[key] = structure
+    result: _Joined = joined[key]
     return result
+
+
+def _slice_of(attachment: Attachment | None, edges: Tensor) -> tuple[int, int] | None:
+    """Returns the position of an edge index in its batch, and how many of its first edges a slice
+    has; None without edges.
+    """
+    return None if attachment is None else (attachment.position, edges.shape[1])
 
 
 def _made_aside(

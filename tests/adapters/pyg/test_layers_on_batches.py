@@ -15,12 +15,14 @@ from torch_geometric.nn import GAT, GIN, GraphSAGE, HeteroConv, SAGEConv, to_het
 
 import peergraph
 import peergraph_pyg
+from peergraph.aggregate import RelationBlocks
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data import batch_structures, csc_cache
 from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, pair
+from .typed_batches import EDGE_TYPES, TrimmedModel, shared_graph
 
 MODELS = [GraphSAGE, GIN, GAT]
 
@@ -315,6 +317,34 @@ def test_relations_of_a_batch_are_compared_together(
     assert batch_structures.attached(written) is None
     assert batch_structures.attached(batch["paper", "cites", "paper"].edge_index) is not None
     peergraph.synchronize(device)
+
+
+def test_structures_of_slices_are_made_once(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass over a batch makes slices of its edges anew; the structures go with the batch."""
+    shared = shared_graph(device, None)
+    seeds = ("paper", torch.arange(8))
+    batch = next(iter(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=8)))
+
+    def layer(width: int) -> HeteroConv:
+        return HeteroConv({t: SAGEConv((width, width), 32) for t in EDGE_TYPES})
+
+    model = accelerate(TrimmedModel(layer).to(device))
+    made: list[weakref.ref[RelationBlocks]] = []
+    make = RelationBlocks.__init__
+
+    def record(blocks: RelationBlocks, *args: Any, **options: Any) -> None:
+        made.append(weakref.ref(blocks))
+        make(blocks, *args, **options)
+
+    monkeypatch.setattr(RelationBlocks, "__init__", record)
+    first, second = model(batch), model(batch)
+    assert torch.equal(first, second)
+    assert len(made) == len(model.convs)
+    del first, second, batch
+    gc.collect()
+    assert not any(blocks() for blocks in made)
 
 
 def test_blocks_of_stores(device: torch.device) -> None:
