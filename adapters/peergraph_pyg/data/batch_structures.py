@@ -29,6 +29,12 @@ class BatchStructure(Protocol):
         """
         ...
 
+    def num_rows_with_edges(self, num_edges: int) -> int | None:
+        """Returns the number of rows at which any of the first edges end; None where it is not
+        known. Waits for the current stream of a GPU, at the first call for a batch.
+        """
+        ...
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
         ...
@@ -197,6 +203,25 @@ def _place_without_edges(edge_index: Tensor) -> int:
     """Returns the address of the first element that a slice without edges would have."""
     offset = int(edge_index.storage_offset()) * edge_index.element_size()
     return int(edge_index.untyped_storage().data_ptr()) + offset
+
+
+def row_counts(
+    attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
+) -> Callable[[int], int | None] | None:
+    """Returns a function that counts the rows at which edges end, by the position of the edge
+    index, or returns None where the loader does not know it; None if it knows nothing.
+
+    Args:
+        attachments: of the edge indices, as :func:`attachments_of` returns them.
+    """
+    if attachments is None:
+        return None
+
+    def count(position: int) -> int | None:
+        attachment, num_edges = attachments[position], edge_indices[position].shape[1]
+        return attachment.structure.num_rows_with_edges(num_edges) if attachment else 0
+
+    return count
 
 
 def _whole(attachment: Attachment) -> Tensor | None:

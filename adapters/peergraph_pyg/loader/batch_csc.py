@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,60 @@ class _Hops:
         self.num_edges = {t: tuple(counts) for t, counts in sample.num_sampled_edges.items()}
         self.num_nodes = {t: tuple(counts) for t, counts in sample.num_sampled_nodes.items()}
 
+    @cached_property
+    def rows_with_edges(self) -> dict[EdgeType, list[int]] | None:
+        """By relation and hop, the number of targets that have edges; None without all offsets in
+        one tensor. Waits for the current stream of a GPU, but for a few short kernels only.
+        """
+        whole, by_type = self.offsets, self.indptr
+        if whole is None:
+            return None
+        num_hops = max(map(len, by_type.values()), default=0)
+        sizes = [by_type[t][hop].shape[0] for hop in range(num_hops) for t in by_type]
+        ends = list(accumulate(sizes, initial=0))
+        places = torch.tensor([*ends[:-1], *(end - 1 for end in ends[1:])])
+        with torch.inference_mode(False):
+            before = torch.zeros_like(whole)
+            torch.cumsum(whole[1:] != whole[:-1], 0, out=before[1:])
+            cuts = before[places.to(whole.device, non_blocking=True)].view(2, -1)
+            counts: list[int] = (cuts[1] - cuts[0]).tolist()
+        return {t: counts[i :: len(by_type)] for i, t in enumerate(by_type)}
+
+
+class _RelationHops(NamedTuple):
+    """What is known of the hops of a sample, of one relation.
+
+    Args:
+        indptr, first_target: of each hop.
+        ends: the first edge of each hop, and the number of all.
+        last_targets: by the number of the first edges, for whole hops, the number of rows up to
+            their last target.
+        in_order: whether the targets of each hop come after those of the hop before.
+    """
+
+    indptr: list[Tensor]
+    first_target: list[int]
+    ends: list[int]
+    last_targets: dict[int, int]
+    in_order: bool
+
+    @classmethod
+    def of(cls, hops: _Hops, edge_type: EdgeType) -> _RelationHops:
+        """Returns what is known of a relation."""
+        indptr, first_target = hops.indptr[edge_type], hops.first_target[edge_type]
+        num_edges = hops.num_edges[edge_type]
+        ends = [0, *accumulate(num_edges)]
+        last, last_targets, done, in_order = 0, {0: 0}, 0, True
+        of_hop = zip(indptr, first_target, num_edges, ends[1:], strict=True)
+        for offsets, first, edges, end in of_hop:
+            size = offsets.shape[0]
+            in_order &= first >= done and (size > 0 or edges == 0)
+            done = first + max(0, size - 1)
+            last = max(last, first + size - 1)
+            # Of as many edges, the fewest hops: the targets of later ones have none.
+            last_targets.setdefault(end, last)
+        return cls(indptr, first_target, ends, last_targets, in_order)
+
 
 class BatchCsc:
     """The CSC of one relation of a sample, for all its hops or for the first ones.
@@ -49,44 +104,20 @@ class BatchCsc:
     """
 
     # A loader makes an object for each edge type; a model may use few of them.
-    __slots__ = ("_by_size", "_edge_type", "_ends_of_hops", "_hops", "_last_targets", "_offsets")
+    __slots__ = ("_by_size", "_edge_type", "_hops", "_of_hops", "_offsets")
 
     def __init__(self, hops: _Hops, edge_type: EdgeType) -> None:
         self._hops = hops
         self._edge_type = edge_type
-        self._ends_of_hops: list[int] | None = None
-        self._last_targets: dict[int, int] | None = None
+        self._of_hops: _RelationHops | None = None
         self._offsets: Tensor | None = None
-        self._by_size: dict[tuple[int, int, int], Csc] | None = None
+        self._by_size: dict[tuple[int, int, int], Csc] = {}
 
     @property
-    def _num_edges(self) -> tuple[int, ...]:
-        return self._hops.num_edges[self._edge_type]
-
-    @property
-    def _indptr(self) -> list[Tensor]:
-        return self._hops.indptr[self._edge_type]
-
-    @property
-    def _first_target(self) -> list[int]:
-        return self._hops.first_target[self._edge_type]
-
-    @property
-    def _ends(self) -> list[int]:
-        if self._ends_of_hops is None:
-            self._ends_of_hops = [0, *accumulate(self._num_edges)]
-        return self._ends_of_hops
-
-    def _targets_in_order(self) -> bool:
-        """Returns whether the targets of each hop come after those of the hop before."""
-        done = 0
-        hops = zip(self._indptr, self._first_target, self._num_edges, strict=True)
-        for offsets, first, edges in hops:
-            size = offsets.numel()
-            if first < done or (size == 0 and edges):
-                return False
-            done = first + max(0, size - 1)
-        return True
+    def _relation(self) -> _RelationHops:
+        if self._of_hops is None:
+            self._of_hops = _RelationHops.of(self._hops, self._edge_type)
+        return self._of_hops
 
     def csc(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc | None:
         """Returns the CSC of the first edges; None unless they are the edges of whole hops.
@@ -99,12 +130,10 @@ class BatchCsc:
         """
         edges = edge_index.shape[1]
         key = (edges, num_destinations, num_sources)
-        if self._by_size is None:
-            self._by_size = {}
         if key not in self._by_size:
             if not self._fit(edges, num_destinations, num_sources):
                 return None
-            last_target = self._last_target_by_edges()[edges]
+            last_target = self._relation.last_targets[edges]
             indptr = self._offsets_of(num_destinations)
             if num_destinations > last_target:
                 # Destinations whose edges were trimmed get no edges: their offsets are `edges`.
@@ -124,7 +153,17 @@ class BatchCsc:
         """Returns the number of rows up to the last target of the first edges; None unless they are
         the edges of whole hops.
         """
-        return self._last_target_by_edges().get(num_edges)
+        return self._relation.last_targets.get(num_edges)
+
+    def num_rows_with_edges(self, num_edges: int) -> int | None:
+        """Returns the number of rows at which any of the first edges end; None unless they are the
+        edges of whole hops.
+        """
+        hops = self._relation
+        by_type = self._hops.rows_with_edges if hops.in_order and num_edges in hops.ends else None
+        if by_type is None:
+            return None
+        return sum(by_type[self._edge_type][: hops.ends.index(num_edges)])
 
     @property
     def device(self) -> torch.device:
@@ -134,30 +173,19 @@ class BatchCsc:
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
         whole = self._hops.offsets
-        of_hops = self._indptr if whole is None else [whole]
+        of_hops = self._relation.indptr if whole is None else [whole]
         return [*of_hops, *([] if self._offsets is None else [self._offsets])]
 
     def _fit(self, edges: int, num_destinations: int, num_sources: int) -> bool:
-        if not self._targets_in_order() or edges not in self._ends:
+        hops = self._relation
+        if not hops.in_order or edges not in hops.ends:
             return False
         source, _, destination = self._edge_type
         if num_destinations > sum(self._hops.num_nodes[destination]):
             return False
         # The number of rows that the edges of these hops can have as sources.
-        sources = sum(self._hops.num_nodes[source][: self._ends.index(edges) + 1])
-        return num_sources >= sources and num_destinations >= self._last_target_by_edges()[edges]
-
-    def _last_target_by_edges(self) -> dict[int, int]:
-        """Returns the number of rows up to the last target of the first edges, for whole hops."""
-        if self._last_targets is None:
-            last, self._last_targets = 0, {0: 0}
-            for end, indptr, first in zip(
-                self._ends[1:], self._indptr, self._first_target, strict=True
-            ):
-                last = max(last, first + indptr.shape[0] - 1)
-                # Of as many edges, the fewest hops: the targets of later ones have none.
-                self._last_targets.setdefault(end, last)
-        return self._last_targets
+        sources = sum(self._hops.num_nodes[source][: hops.ends.index(edges) + 1])
+        return num_sources >= sources and num_destinations >= hops.last_targets[edges]
 
     def _offsets_of(self, num_destinations: int) -> Tensor:
         """Returns the [destinations + 1] offsets of the edges of all hops."""
@@ -167,16 +195,16 @@ class BatchCsc:
 
     def _make_offsets(self, num_destinations: int) -> Tensor:
         """Returns the offsets of these destinations at least. Each piece is a launch on a GPU."""
+        of = self._relation
         pieces, done = [], 0
-        hops = zip(self._indptr, self._first_target, self._ends[:-1], strict=True)
-        for indptr, first, begin in hops:
+        for indptr, first, begin in zip(of.indptr, of.first_target, of.ends[:-1], strict=True):
             if first > done:
                 pieces.append(indptr.new_full((first - done,), begin))
             if indptr.shape[0] > 1:
                 pieces.append(indptr[:-1] + begin if begin > 0 else indptr[:-1])
             done = first + max(0, indptr.shape[0] - 1)
         rest = max(num_destinations + 1 - done, 1)
-        pieces.append(self._indptr[0].new_full((rest,), self._ends[-1]))
+        pieces.append(of.indptr[0].new_full((rest,), of.ends[-1]))
         return torch.cat(pieces)
 
 

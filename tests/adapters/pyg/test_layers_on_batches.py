@@ -18,6 +18,7 @@ import peergraph_pyg
 from peergraph.aggregate import RelationBlocks
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data import batch_structures, csc_cache
+from peergraph_pyg.loader.batch_csc import BatchCsc
 from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
@@ -345,6 +346,35 @@ def test_structures_of_slices_are_made_once(
     del first, second, batch
     gc.collect()
     assert not any(blocks() for blocks in made)
+
+
+def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers choose by them how sums lie in memory, which they count where they are not known."""
+    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
+    shared = shared_graph(device, None)
+    seeds = ("paper", torch.arange(40))
+    loader = NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=40)
+    batches = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        batches.append(next(iter(loader)))
+    batch, same = batches
+    for hops in (2, 1):
+        for edge_type, edges in batch.edge_index_dict.items():
+            first = edges[:, : sum(batch[edge_type].num_sampled_edges[:hops])]
+            structure = batch_structures.attached(first)
+            if structure is not None:
+                count = structure.num_rows_with_edges(first.shape[1])
+                assert count == first[1].unique().numel()
+                assert structure.num_rows_with_edges(first.shape[1] + 1) is None
+
+    def layer(width: int) -> HeteroConv:
+        return HeteroConv({t: SAGEConv((width, width), 32) for t in EDGE_TYPES})
+
+    model = accelerate(TrimmedModel(layer).to(device))
+    expected = model(batch)
+    monkeypatch.setattr(BatchCsc, "num_rows_with_edges", lambda *_: None)
+    assert torch.equal(model(same), expected)
 
 
 def test_blocks_of_stores(device: torch.device) -> None:

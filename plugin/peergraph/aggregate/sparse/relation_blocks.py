@@ -8,7 +8,7 @@ block as well, of one edge each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
@@ -150,11 +150,13 @@ class RelationBlocks:
         gradients: whether gradients of features will be needed: makes the transposes.
         bounds: for each result, a bound of the destinations that have edges, which are the rows
             then; None: it is looked up.
+        count_rows: returns for the position of a relation the number of destinations that have
+            edges, or None; None: they are counted, for which the host waits.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
             needs: all destinations have rows, for each block.
 
-    Synchronises with the stream of a GPU, a few times whatever the number of relations is; not if
-    `fixed`, without `check`.
+    Synchronises with the stream of a GPU, a few times whatever the number of relations is; not
+    without `check`, if `fixed`, or if `bounds` and `count_rows` are there and most rows have edges.
 
     Raises:
         TypeError, ValueError: an edge index of another dtype, shape or device.
@@ -173,6 +175,7 @@ class RelationBlocks:
         check: bool = True,
         gradients: bool = False,
         bounds: Sequence[int] | None = None,
+        count_rows: Callable[[int], int | None] | None = None,
         fixed: bool = False,
     ) -> None:
         if not relations:
@@ -204,9 +207,8 @@ class RelationBlocks:
         for group, blocks in enumerate(by_group):
             if blocks:
                 features = [i for i, each in enumerate(of_features) if each == group]
-                self.groups.append(
-                    _group(features, blocks, num_rows, self.rows, weighted, gradients, fixed)
-                )
+                of_group = features, blocks, num_rows, self.rows, weighted, gradients
+                self.groups.append(_group(*of_group, count_rows, fixed))
         if gradients:
             for each in self.groups:
                 each.matrix.transpose()
@@ -308,6 +310,7 @@ def _group(
     rows: list[int],
     weighted: bool,
     gradients: bool,
+    count_rows: Callable[[int], int | None] | None,
     fixed: bool,
 ) -> BlockGroup:
     """Returns a group; `num_rows` are the rows of features, `rows` those of results."""
@@ -340,7 +343,11 @@ def _group(
     ]
     # A row for each destination and block, if that does not take too many.
     num_rows_of_all, num_edges = first_row[-1], sum(counts)
-    may_fit = num_rows_of_all <= max(_FEW_ROWS, _MOST_ROWS * num_edges)
+    may_fit = fits = num_rows_of_all <= _FEW_ROWS
+    if not (fixed or fits) and num_rows_of_all <= _MOST_ROWS * num_edges:
+        with_edges = _count_rows(blocks, rows, count_rows)
+        fits = with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges
+        may_fit = fits or with_edges is None
     if fixed or (may_fit and max(num_rows_of_all, num_edges, num_columns) <= MAX_EDGES):
         keyed = [
             KeyedEdges(
@@ -358,7 +365,7 @@ def _group(
             keyed, num_rows_of_all, num_columns, edge_ids=weighted, gradients=gradients
         )
         matrix.has_edge_operands = weighted
-        if fixed or num_rows_of_all <= _FEW_ROWS or _has_few_empty_rows(matrix):
+        if fixed or fits or _has_few_empty_rows(matrix):
             return group_of(matrix=matrix, products=products)
     # Only pairs of a block and a destination that have edges. By block: first column, first
     # destination, edges.
@@ -388,6 +395,21 @@ def _group(
     owners = pairs % first_owner[-1] if len(pairs) else pairs
     sums = _sums(owners, first_owner, products)
     return group_of(matrix=matrix, products=products, owners=owners, sums=sums)
+
+
+def _count_rows(
+    blocks: list[_Block], rows: list[int], count_rows: Callable[[int], int | None] | None
+) -> int | None:
+    """Returns the number of rows that have edges; None if it is not known."""
+    if count_rows is None:
+        return None
+    total = 0
+    for each in blocks:
+        count = rows[each.output] if each.relation is None else count_rows(each.relation)
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def _has_few_empty_rows(matrix: EdgeMatrix) -> bool:
