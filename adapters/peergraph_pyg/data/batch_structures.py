@@ -140,13 +140,16 @@ def attachment_of(edge_index: Tensor) -> tuple[Attachment | None, Tensor]:
     Args:
         edge_index: see :func:`attached`.
     """
-    attachments = attachments_of([edge_index])
-    if attachments is None:
+    attachment = attachment_at(edge_index)
+    whole = None if attachment is None else _whole(attachment, edge_index)
+    if attachment is None or whole is None:
         return None, edge_index
-    [attachment] = attachments
-    assert attachment is not None
-    copy = attachment.batch.contents.copy_of(attachment.position)
-    return attachment, edge_index if copy is None else copy[:, : edge_index.shape[1]]
+    contents, position = attachment.batch.contents, attachment.position
+    copy = contents.copy_of(position)
+    if copy is None:
+        return attachment if contents.match([whole], [position]) else None, edge_index
+    edges = copy[:, : edge_index.shape[1]]
+    return (attachment, edges) if torch.equal(edge_index, edges) else (None, edge_index)
 
 
 def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment | None] | None:
@@ -163,13 +166,13 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment | None] | 
     by_batch: dict[int, tuple[Batch, list[Tensor], list[int]]] = {}
     for edge_index in edge_indices:
         attachment = attachment_at(edge_index)
-        whole = None if attachment is None else _whole(attachment)
-        if attachment is None or whole is None:
+        if attachment is None:
             if edge_index.layout == torch.strided and edge_index.shape == (2, 0):
                 attachments.append(None)
                 continue
             return None
-        if edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
+        whole = _whole(attachment, edge_index)
+        if whole is None:
             return None
         attachments.append(attachment)
         batch, position = attachment.batch, attachment.position
@@ -224,9 +227,14 @@ def row_counts(
     return count
 
 
-def _whole(attachment: Attachment) -> Tensor | None:
-    """Returns the edge index that a structure is attached to, if it is still there."""
-    return attachment.batch.references[attachment.position]()
+def _whole(attachment: Attachment, edge_index: Tensor) -> Tensor | None:
+    """Returns the edge index that a structure is attached to, if it is still there and has the
+    strides and the dtype of the one at its place.
+    """
+    whole = attachment.batch.references[attachment.position]()
+    if whole is None or edge_index.stride() != whole.stride() or edge_index.dtype != whole.dtype:
+        return None
+    return whole
 
 
 def device_tensors(edge_index: Tensor) -> list[Tensor]:
