@@ -51,7 +51,8 @@ def among_rows(i: Inputs) -> list[Tensor]:
         *((x > 0.5).nonzero(), torch.argwhere(i.h > 0), *torch.where(x < -1)),
         *(x[torch.where(x > 1)[0]], i.v.topk(4).values * i.g[:4], i.v.topk(3).indices),
         *(torch.topk(i.v, 2, largest=False).values, i.v.topk(13).indices, i.v.topk(0).values),
-        *(i.x[:, 2].topk(1)[0][-1], i.x[i.v.topk(2).indices]),
+        *(i.x[:, 2].topk(1)[0][-1], i.x[i.v.topk(2).indices], *i.x.t().topk(3)),
+        *(*i.x.topk(2, 0, largest=False), *i.h.topk(2, dim=0), i.x[:, 0].float().topk(1).values),
     ]
 
 

@@ -113,6 +113,22 @@ def written_elements(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     return h * values
 
 
+def among_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """Functions of other rows that run on the device, of single columns."""
+    v, chosen = (x * s)[:, 0], x.softmax(1).max(1).values > 0.4
+    top, ids = v.topk(3)
+    found = [torch.where(chosen & mask)[0], (v > 0).nonzero().view(-1), torch.unique(v > 0), ids]
+    counts = torch.cat([torch.stack([part.sum(), part.amax()]).double() for part in found])
+    return torch.cat([top, counts, v.diff().square().sum().view(1), torch.histc(v.detach(), 4)])
+
+
+def complex_numbers(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """As RotatE and ComplEx rotate and multiply entities."""
+    z = torch.complex(x[:, :3], x[:, 3:]) * torch.polar(torch.ones_like(w[0, :3]), w[1, :3])
+    turned = torch.view_as_complex((x * s).view(-1, 3, 2))
+    return torch.cat([(z * turned.conj()).real, z.abs(), torch.view_as_real(turned).flatten(1)], 1)
+
+
 def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """As PyG's layer, with the number of each row's graph."""
     graph = x.new_zeros(x.shape[0], dtype=torch.long)
@@ -127,6 +143,8 @@ def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
 
 
 ROW_CASES: dict[str, Case] = {
+    "complex numbers": complex_numbers,
+    "distances": lambda x, s, mask, w: torch.cdist(x * s, (x * 2)[torch.tensor([4, 1, 9])]),
     "pointwise": lambda x, s, mask, w: (x * 2 + s).tanh() / (1 + x.abs()),
     "written elements": written_elements,
     "row and column": lambda x, s, mask, w: x * s - w[0],
@@ -232,6 +250,7 @@ PLAIN_CASES: dict[str, Case] = {
     "scattered to a plain tensor": lambda x, s, mask, w: (w[:3] * 2).index_add_(
         0, mask.long() + (s.squeeze(1) > 0).long(), x.sin()
     ),
+    "among rows": among_rows,
     "statistics": lambda x, s, mask, w: ((x - x.mean(0)) ** 2).mean(0),
 }
 

@@ -36,6 +36,7 @@ UNTAGGED = {
         *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
         *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
         *("floor_divide", "heaviside", "masked_fill", "threshold"),
+        *("complex", "polar"),
         *("celu", "hardsigmoid", "mish", "rrelu_with_noise_backward"),
     )
 }

@@ -13,6 +13,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
     not_implemented,
+    require_dense,
     require_same_rows,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -102,6 +103,15 @@ for _op in (aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot):
 _register_sum_with_product(aten.addmm.default, aten.mm.default)
 _register_sum_with_product(aten.addmv.default, aten.mv.default)
 _register_sum_with_product(aten.baddbmm.default, aten.bmm.default)
+
+
+@rule(aten._sparse_addmm.default, aten._sparse_mm.default)
+def sparse_product(*factors: Any, **scales: Any) -> Tensor:
+    """A product with a sparse matrix, which is refused with the way out."""
+    for factor in factors:
+        if type(factor) is not PartitionedTensor:
+            require_dense("a product with rows", factor)
+    not_implemented("torch.sparse", "its factors are partitioned")
 
 
 @rule(aten.addmm_.default)

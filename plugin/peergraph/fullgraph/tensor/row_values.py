@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
 from peergraph.fullgraph.exchange.transport import reductions_of
 from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
@@ -113,14 +114,21 @@ def searchsorted(sequence: Tensor, x: Tensor, **options: Any) -> PartitionedTens
 def topk(
     input: PartitionedTensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> Any:
-    """As `torch.topk`; over rows, a list of rows of a vector and their plain ids."""
-    if dim % input.ndim != input.partitioned_dim:
+    """As `torch.topk`; over rows, values and the user's ids of rows are plain."""
+    dim %= input.ndim
+    if dim != input.partitioned_dim:
         return run_as_is(torch.topk, input, k, dim, largest, sorted)
-    if input.ndim != 1:
-        not_implemented("topk", "it runs over the rows of several columns; take one, x[:, 0]")
     local, layout = input._local, input.row_layout
-    mine = local.topk(min(k, len(local)) if k <= layout.size else k, 0, largest)
+    count = layout.local_count
+    mine = local.topk(min(k, count) if k <= layout.size else k, dim, largest)
     parts = layout.group.all_gather((mine.values.cpu(), layout.positions[mine.indices].cpu()))
-    values, ids = (torch.cat(part) for part in zip(*parts, strict=True))
-    ids = ids[values.sort(descending=largest, stable=True).indices[:k]].to(local.device)
-    return torch.return_types.topk((input[ids], ids))
+    values, ids = (torch.cat(part, dim).to(local.device) for part in zip(*parts, strict=True))
+    ids = ids.gather(dim, values.topk(k, dim, largest).indices)
+    owners, places = (part.to(local.device) for part in layout.locate(ids))
+    is_mine, rows = owners == layout.group.rank, input.to_local()
+    if count:
+        chosen = rows.gather(dim, torch.where(is_mine, places, 0))
+    else:  # zeros, with autograd's history as on other ranks
+        chosen = rows.sum(dim, keepdim=True, dtype=rows.dtype).expand(ids.shape)
+    own = torch.where(is_mine, chosen, torch.zeros_like(chosen))
+    return torch.return_types.topk((sum_over_ranks(own, layout.group), ids))

@@ -111,7 +111,7 @@ def mm(input: Any, mat2: Any) -> Tensor:
     return matmul(input, mat2)
 
 
-@function_rule(torch.cdist)
+@function_rule(torch.cdist, anywhere=True)
 def cdist(
     x1: Any,
     x2: Any,
@@ -124,6 +124,8 @@ def cdist(
     if len(parts) != 1 or parts[0].partitioned_dim != parts[0].ndim - 2 or x1.ndim != x2.ndim:
         not_implemented("cdist", "distances are not those of rows to a few plain ones")
     [rows] = parts
+    if rows.is_offloaded:
+        return run_as_is(torch.cdist, x1, x2, p, compute_mode)  # type: ignore[no-any-return]
     group, dim = rows.row_layout.group, rows.partitioned_dim + (rows is x2)
     first, second = (
         x.to_local() if isinstance(x, PartitionedTensor) else replicated(x, group) for x in (x1, x2)

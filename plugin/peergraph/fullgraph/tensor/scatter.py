@@ -39,7 +39,8 @@ def _register_along_columns(overload: OpOverload) -> None:
                 not_implemented(
                     overload,
                     "a plain tensor, equal on all ranks, cannot take partitioned values in place: "
-                    "make it from partitioned rows, as y.new_zeros(...) or torch.zeros_like(x)",
+                    "make it from partitioned rows (y.new_zeros(...), torch.zeros_like(x)); sums "
+                    "over edges are over data.edge_index, not over a plain list of edges",
                 )
             x = _rows_of_zeros(overload, x, args)
         if dim % x._local.dim() == x.partitioned_dim:

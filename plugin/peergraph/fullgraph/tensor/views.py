@@ -139,6 +139,20 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
     return x.with_rows(x._local.squeeze(removed), moved)
 
 
+@rule(aten.view_as_real.default)
+def view_as_real(x: PartitionedTensor) -> PartitionedTensor:
+    """Real and imaginary parts in a last dimension."""
+    return wrap(aten.view_as_real(x._local.resolve_conj()), x.row_layout, x.partitioned_dim)
+
+
+@rule(aten.view_as_complex.default)
+def view_as_complex(x: PartitionedTensor) -> PartitionedTensor:
+    """Complex numbers of the two columns of a last dimension."""
+    if x.partitioned_dim == x.ndim - 1:
+        not_implemented(aten.view_as_complex.default, "parts of a number are different rows")
+    return wrap(aten.view_as_complex(x._local), x.row_layout, x.partitioned_dim)
+
+
 @rule(aten.expand.default)
 def expand(x: PartitionedTensor, size: Sequence[int], *, implicit: bool = False) -> Any:
     """Dimensions of size one, and new leading ones, repeat in the same memory."""

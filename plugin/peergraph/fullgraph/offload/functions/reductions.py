@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from peergraph.fullgraph.offload.functions.recording import Call, refuse
 from peergraph.fullgraph.offload.functions.reduction_gradients import differentiable_results
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Slot, Step
 from peergraph.fullgraph.offload.programs.record import (
     Record,
     RowOperand,
@@ -30,7 +31,7 @@ from peergraph.fullgraph.offload.tensor.operations import Operation
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
 from peergraph.fullgraph.tensor.nested import distinct_tensors, map_nested, tensors_in
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.fullgraph.tensor.registry import method
+from peergraph.fullgraph.tensor.registry import METHODS, method
 
 _COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": Tensor.add,
@@ -72,14 +73,21 @@ def reduce_over_chunks(call: Call) -> Any:
     """Returns the result of a function that needs sums over all rows. Collective; differentiable.
 
     Plain results are computed. Results with rows are recorded: with the sums, each row is computed
-    from the same row.
+    from the same row. A function that needs other rows, but of single columns, runs on the device.
 
     Raises:
         NotImplementedError: the function needs other rows, but not as sums, maxima or the like.
     """
+    func = call.func
     if call.changes:
-        call.func = _OnCopies(call.func)
-    result, reductions = find_reductions(call)
+        call.func = _OnCopies(func)
+    try:
+        result, reductions = find_reductions(call)
+    except NeedsOtherRowsError:
+        if call.changes or not all(map(_is_column, call.tensors)):
+            refuse(call.name, "it needs the rows of other chunks")
+        args, kwargs = map_nested((call.args, call.kwargs), partial(_on_device, call))
+        return func(*args, **kwargs)
     if any(isinstance(call.tensors[place], OffloadedTensor) for place in call.changed()):
         refuse(call.name, "rows are changed in place by sums over all rows")
     outputs = distinct_tensors(result)
@@ -101,6 +109,18 @@ def reduce_over_chunks(call: Call) -> Any:
     return map_nested(result, lambda part: by_output.get(id(part), part))
 
 
+def _is_column(tensor: Tensor) -> bool:
+    return not isinstance(tensor, OffloadedTensor) or tensor.numel() == tensor.row_layout.size
+
+
+def _on_device(call: Call, value: Any) -> Any:
+    if type(value) is not Slot:
+        return value
+    tensor = call.tensors[value.place]
+    is_offloaded = isinstance(tensor, OffloadedTensor)
+    return METHODS["offloaded values on device"](tensor) if is_offloaded else tensor
+
+
 def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
     """Returns the result of a call on its probes, and the results of the reductions. Collective.
 
@@ -114,8 +134,6 @@ def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
                 return call.run_on_probes(), reductions
         except _ReductionReached:
             reductions.append(_reduce_next(call, reductions))
-        except NeedsOtherRowsError:
-            refuse(call.name, "it needs the rows of other chunks")
 
 
 def _reached(tensor: Tensor, op: ReduceOp) -> Tensor:
