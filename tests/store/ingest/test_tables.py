@@ -253,6 +253,22 @@ def test_times_with_parts_of_a_second(kind: str, zone: str | None, tmp_path: Pat
     assert torch.equal(tf[:].feat_dict[stype.timestamp][:, 0], _times(column))
 
 
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize("nanoseconds", [-1, 1_999_999_600])
+def test_times_just_before_a_second(nanoseconds: int, zone: str | None, tmp_path: Path) -> None:
+    """Statistics of times that are less than half a microsecond before a second."""
+    values = np.array([nanoseconds] * 2, "datetime64[ns]")
+    times = arrow.array(values).cast(arrow.timestamp("ns", zone))
+    parquet.write_table(arrow.table({"at": times}), tmp_path / "t.parquet")
+    Store.ingest(tmp_path / "store", tables={"t": TableFiles(tmp_path / "t.parquet")})
+    store = Store.load(tmp_path / "store", device="cpu")
+    found = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None).col_stats["at"]
+    [expected] = _times(pd.Series(values[:1])).tolist()
+    for kind in (StatType.OLDEST_TIME, StatType.NEWEST_TIME, StatType.MEDIAN_TIME):
+        assert found[kind].tolist() == expected
+    assert found[StatType.YEAR_RANGE] == [expected[0]] * 2
+
+
 def test_semantic_types_are_named(tmp_path: Path) -> None:
     values = {
         "level": [3, 3, 1, None],

@@ -132,8 +132,7 @@ class Database:
             for stype in filter(stypes.get, STYPES):
                 of = FrameColumns(stype, stypes[stype])
                 answers = {
-                    column: _statistics(column, stype, rows, select, _has_zone(source, column))
-                    for column in of.columns
+                    column: _statistics(column, stype, rows, select) for column in of.columns
                 }
                 statistics.update({column: facts for column, (facts, _) in answers.items()})
                 if stype in ("categorical", "multicategorical"):
@@ -237,12 +236,8 @@ def _check_times(source: RowSource, column: str) -> None:
             raise ValueError(f"time: column {column!r} is {kind}, expected timestamps or dates")
 
 
-def _has_zone(source: RowSource, column: str) -> bool:
-    return any(getattr(kind, "tz", None) is not None for kind in source.types(column))
-
-
 def _statistics(
-    column: str, stype: str, rows: str, select: Callable[[str], Any], has_zone: bool
+    column: str, stype: str, rows: str, select: Callable[[str], Any]
 ) -> tuple[dict[str, Any], Any]:
     """Returns the statistics of a column, with the names and meanings of PyTorch Frame's, and the
     values of categories as an array of Arrow, the most frequent first.
@@ -250,7 +245,6 @@ def _statistics(
     Args:
         rows: the rows of the table, in a query.
         select: returns the rows of a query.
-        has_zone: whether the column has times of a zone.
     """
     name = '"' + column.replace('"', '""') + '"'
     if stype in ("categorical", "multicategorical"):
@@ -275,11 +269,9 @@ def _statistics(
         ).to_pylist()
         facts["QUANTILES"] = facts["QUANTILES"] or [None] * 5
     if stype == "timestamp":
-        # Times of a zone are those of UTC.
-        value = f"{name}::TIMESTAMPTZ" if has_zone else name  # epoch_us takes no nanoseconds of one
-        times = f"SELECT make_timestamp(epoch_us({value})) AS t FROM {rows}"
+        times = f"SELECT {name} AS t FROM {rows} WHERE {name} NOTNULL"
         chosen = select(
-            f"WITH times AS MATERIALIZED ({times} WHERE {name} NOTNULL), picked AS (SELECT t, "
+            f"WITH times AS MATERIALIZED ({times}), picked AS (SELECT t, "
             "row_number() OVER (ORDER BY t) - 1 AS place, (SELECT count(*) FROM times) AS n "
             "FROM times) SELECT t FROM picked WHERE place IN (0, n // 2, n - 1) ORDER BY place"
         )
