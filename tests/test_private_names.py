@@ -209,6 +209,8 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_schema": lambda: torch.ops.aten.add.Tensor,
     "_softmax": _torch("torch.ops.aten"),
     "_softmax_backward_data": _torch("torch.ops.aten"),
+    "_sparse_addmm": _torch("torch.ops.aten"),
+    "_sparse_mm": _torch("torch.ops.aten"),
     "_top_saved_tensors_default_hooks": _torch("torch._C._autograd"),
     "_unsafe_preserve_version_counter": _torch("torch.autograd"),
     "_unsafe_view": lambda: torch.ops.aten,

@@ -64,6 +64,19 @@ def _check() -> None:
             wanted = _run(network, x)
             for ours, theirs in zip(_run(network, distribute(x, layout, dim)), wanted, strict=True):
                 torch.testing.assert_close(ours, theirs)
+    # DGL's SAGEConv gives nodes of each degree zeros as states; here of one node.
+    sequence = torch.randn(1, 5, 3, dtype=torch.float64)
+    lstm, one = (
+        nn.LSTM(3, 4, batch_first=True).double(),
+        RowLayout.from_order(
+            group, torch.zeros(1, dtype=torch.int64), [1, 0, 0][: group.world_size]
+        ),
+    )
+    results = []
+    for x in (sequence, distribute(sequence, one)):
+        found = lstm(x, (x.new_zeros(1, 1, 4), x.new_zeros(1, 1, 4)))[1][0]
+        results.append(found.full_tensor() if isinstance(found, PartitionedTensor) else found)
+    torch.testing.assert_close(*results)
     steps = distribute(torch.randn(2, ROWS, 3), layout, 1)
     with pytest.raises(NotImplementedError, match="steps of sequences are partitioned"):
         nn.GRU(3, 4, batch_first=True)(steps)

@@ -4,11 +4,40 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from tests.fullgraph.gpu_numbers import each_place
-from tests.fullgraph.partitioned_cases import Case, check_cases
+from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
+
+
+def pairs_of_lists(i: Inputs) -> list[Tensor]:
+    """Products of rows that two lists of ids name, as decoders of links have them."""
+    heads, tails = i.x[i.ids], i.y[i.ids.flip(0) - 1]
+    weight = i.w.t().reshape(4, 6, 1).repeat(1, 1, 6)
+    return [
+        torch.bmm(heads.unsqueeze(1), tails.unsqueeze(2)).flatten(),
+        *(torch.einsum("ij,ij->i", heads, tails), torch.einsum("bi,bj->bij", heads, tails)),
+        *(heads.t() @ tails, heads[:, 0].dot(tails[:, 1]), F.bilinear(heads, tails, weight)),
+        torch.addmm(i.w @ i.w.t(), heads.t(), tails),
+    ]
+
+
+def samples_of_rows(i: Inputs) -> list[Tensor]:
+    """Layers of a batch with a sample for each row, as of a time series of each node."""
+    h, kernel = i.h, i.heads.view(4, 2, 3)
+    attention = F.scaled_dot_product_attention(h, h * 2, h.sin())
+    results = [attention, F.conv1d(h, kernel, i.b[:4], padding=1), F.max_pool1d(h, 2)]
+    results += [
+        F.avg_pool1d(h, 3),
+        F.adaptive_max_pool1d(h, 1),
+        *F.max_pool1d(h, 2, None, 0, 1, False, True),
+    ]
+    return [*results, F.conv2d(h.unsqueeze(1), kernel.unsqueeze(1)[:, :, :1, :2])]
+
 
 CASES: dict[str, Case] = {
+    "pairs of lists": pairs_of_lists,
+    "samples of rows": samples_of_rows,
     "mm": lambda i: [i.x @ i.w, torch.mm(i.x, i.w), i.x.matmul(i.w)],
     "linear": lambda i: [F.linear(i.x, i.w.t()), F.linear(i.x, i.w.t(), i.b[:4])],
     "linear of three dimensions": lambda i: F.linear(i.h, i.heads[0].t(), i.b[:4]),

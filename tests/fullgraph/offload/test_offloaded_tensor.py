@@ -113,6 +113,22 @@ def written_elements(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     return h * values
 
 
+def all_rows_written(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """By masks and ids of all rows, as layers write each type of nodes where there is one type."""
+    h, out, every = x * 2, torch.zeros_like(x), mask | ~mask
+    for of_type in (every, ~every):
+        out[of_type] = F.linear(h[of_type], w)
+    ids = every.nonzero().view(-1)
+    return out * s + torch.zeros_like(h).index_copy(0, ids, h.index_select(0, ids).sin())
+
+
+def samples_of_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """Layers of a batch with a sample for each row."""
+    h = (x * s).view(-1, 2, 3)
+    h = F.scaled_dot_product_attention(h, h * 2, h.sin())
+    return F.max_pool1d(h + F.conv1d(h, w[:2].view(2, 2, 3), padding=1), 2).flatten(1)
+
+
 def among_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """Functions of other rows that run on the device, of single columns."""
     v, chosen = (x * s)[:, 0], x.softmax(1).max(1).values > 0.4
@@ -144,6 +160,8 @@ def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
 
 ROW_CASES: dict[str, Case] = {
     "complex numbers": complex_numbers,
+    "all rows written": all_rows_written,
+    "samples of rows": samples_of_rows,
     "distances": lambda x, s, mask, w: torch.cdist(x * s, (x * 2)[torch.tensor([4, 1, 9])]),
     "pointwise": lambda x, s, mask, w: (x * 2 + s).tanh() / (1 + x.abs()),
     "written elements": written_elements,

@@ -17,7 +17,13 @@ from peergraph.fullgraph.tensor.registry import Rule, family, register_in
 _NAMES = {
     f"aten::{name}"
     for name in (
-        *("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+        *(
+            "_safe_softmax",
+            "_softmax",
+            "_log_softmax",
+            "_softmax_backward_data",
+            "_log_softmax_backward_data",
+        ),
         *("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "flip", "roll"),
         *("sort", "topk", "kthvalue", "median", "nanmedian", "mode", "argmax", "argmin"),
         *("amax", "amin", "aminmax", "max", "min", "any", "all", "count_nonzero", "nansum"),

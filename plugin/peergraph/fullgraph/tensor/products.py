@@ -15,6 +15,7 @@ from peergraph.fullgraph.tensor.arguments import (
     not_implemented,
     require_dense,
     require_same_rows,
+    rows_in_layout,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import RULES, rule
@@ -37,8 +38,6 @@ class _Factors:
         a_dim = a.partitioned_dim if type(a) is PartitionedTensor else None
         b_dim = b.partitioned_dim if type(b) is PartitionedTensor else None
         self.row_layout = b.row_layout if a_dim is None else a.row_layout
-        if a_dim is not None and b_dim is not None:
-            require_same_rows(op, a.row_layout, b.row_layout)
         self.a = a if a_dim is None else a._local
         self.b = b if b_dim is None else b._local
         a_dims, b_dims = self.a.dim(), self.b.dim()
@@ -64,6 +63,8 @@ class _Factors:
             self.b = local_rows_of_plain(op, self.b, self.row_layout, meeting[1])
         if a_dim not in (None, meeting[0]) or b_dim not in (None, meeting[1]):
             not_implemented(op, "the rows of the factors meet other dimensions")
+        if a_dim is not None and b_dim is not None:
+            self.b = rows_in_layout(op, self.b, b_dim, b.row_layout, self.row_layout)
 
 
 def _register_product(op: OpOverload) -> None:

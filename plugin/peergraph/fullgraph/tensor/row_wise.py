@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.fullgraph.tensor.arguments import (
@@ -19,6 +20,7 @@ from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.copies import gather
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, run_as_is
 from peergraph.fullgraph.tensor.registry import chunk_rule, function_rule
+from peergraph.fullgraph.tensor.selection import in_layout
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
@@ -38,10 +40,12 @@ def first_partitioned(args: list[Any]) -> PartitionedTensor:
 def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
     """Returns an argument as it enters a computation on the local rows of `first`."""
     if isinstance(arg, PartitionedTensor):
-        require_same_rows(name, first.row_layout, arg.row_layout)
         if arg.partitioned_dim != 0:
             not_implemented(name, "rows are not the first dimension")
-        return arg.to_local()
+        rows = in_layout(arg, first.row_layout)
+        if rows is None:
+            require_same_rows(name, first.row_layout, arg.row_layout)
+        return (arg if rows is None else rows).to_local()
     if isinstance(arg, Tensor):
         return replicated(arg, first.row_layout.group)
     if isinstance(arg, (list, tuple)):
@@ -63,6 +67,34 @@ def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = Non
             inputs[place] = local_rows_of_plain("bilinear", inputs[place], first.row_layout, 0)
     weights = [enter("bilinear", x, first) for x in (weight, bias)]
     return from_local(F.bilinear(*inputs, *weights), first.row_layout)
+
+
+def _register_batched(function: Any, dims: int) -> None:
+    """For a function of a batch with a sample for each row, channels, and `dims` dimensions."""
+
+    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
+        name = function.__name__
+        if not isinstance(input, PartitionedTensor) or input.partitioned_dim != 0:
+            not_implemented(name, "rows are not the batch")
+        if input.ndim != dims + 2:
+            not_implemented(name, "rows are channels of one sample")
+        given = [enter(name, arg, input) for arg in args]
+        named = {key: enter(name, arg, input) for key, arg in kwargs.items()}
+        result = function(input.to_local(), *given, **named)
+        if isinstance(result, Tensor):
+            return from_local(result, input.row_layout)
+        return tuple(from_local(part, input.row_layout) for part in result)
+
+    function_rule(function)(run)
+
+
+_BATCHED = ["conv", "conv_transpose", "avg_pool", "max_pool"]
+_BATCHED += ["adaptive_avg_pool", "adaptive_max_pool"]
+for _dims in (1, 2, 3):
+    for _name in _BATCHED:
+        _register_batched(getattr(F, f"{_name}{_dims}d"), _dims)
+        if "max" in _name:
+            _register_batched(getattr(F, f"{_name}{_dims}d_with_indices"), _dims)
 
 
 @function_rule(node_scores)
@@ -178,5 +210,13 @@ def multi_head_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
             "it compares all pairs of rows, of which each rank has some (linear attention, as "
             "attn_type='performer' of PyG's GPSConv, sums over rows and is exact)",
         )
-    with _DisableTorchFunction():
+    # Torch's formula in its own operations, of which each has a rule.
+    with sdpa_kernel(SDPBackend.MATH), _DisableTorchFunction():
         return F.multi_head_attention_forward(query, *args, **kwargs)
+
+
+@function_rule(F.scaled_dot_product_attention)
+def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention within each row; attention between rows has no rule."""
+    with sdpa_kernel(SDPBackend.MATH), _DisableTorchFunction():
+        return F.scaled_dot_product_attention(query, *args, **kwargs)

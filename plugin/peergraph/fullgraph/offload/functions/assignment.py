@@ -176,6 +176,8 @@ def _write(x: OffloadedTensor, chosen: RowLayout, value: Any) -> None:
 def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> OffloadedTensor:
     """Returns a copy of a tensor in which selected rows have other values."""
     if isinstance(value, OffloadedTensor):
+        if chosen.same_rows(value.row_layout) and chosen.same_rows(x.row_layout):  # of all rows
+            return torch.zeros_like(x.detach()).copy_(value)  # type: ignore[return-value]
         refuse("assignment", "the values of selected rows are offloaded")
     if isinstance(value, Tensor) and not isinstance(value, PartitionedTensor):
         value = values_for_rows(value.to(x.device, x.dtype), chosen, -x.dim())

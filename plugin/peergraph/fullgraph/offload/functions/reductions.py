@@ -15,7 +15,7 @@ from peergraph.fullgraph.offload.functions.recording import Call, refuse
 from peergraph.fullgraph.offload.functions.reduction_gradients import differentiable_results
 from peergraph.fullgraph.offload.gradients.program_gradients import differentiable_value
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Slot, Step
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place, Step
 from peergraph.fullgraph.offload.programs.record import (
     Record,
     RowOperand,
@@ -27,7 +27,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     detached,
     make_shell,
 )
-from peergraph.fullgraph.offload.tensor.operations import Operation
+from peergraph.fullgraph.offload.tensor.operations import Operation, Slot
 from peergraph.fullgraph.offload.tensor.virtual_rank import NeedsOtherRowsError, VirtualRank
 from peergraph.fullgraph.tensor.nested import distinct_tensors, map_nested, tensors_in
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
