@@ -14,6 +14,7 @@ from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm import Sum, spmm
+from peergraph.aggregate.sparse.index_tensors import on_device
 from peergraph.aggregate.sparse.typed_edges import Relation
 from peergraph.aggregate.sparse.typed_pairs import ApartPairs
 
@@ -105,7 +106,7 @@ def semantic_attention(
     ]
     weights = torch.softmax((query * torch.stack(means)).sum(-1), 0)
     of_pairs = weights.to(rows.dtype).repeat_interleave(
-        torch.tensor(lengths).to(rows.device), output_size=len(rows)
+        on_device(lengths, rows.device), output_size=len(rows)
     )
     of_pairs = of_pairs.index_select(0, pairs.sums.indices)
     return spmm(pairs.sums, Sum("mul", "sum", rows, of_pairs.unsqueeze(-1))), weights

@@ -19,6 +19,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.edge_softmax import edge_softmax
 from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.sparse.index_tensors import on_device
 from peergraph.aggregate.sparse.typed_pairs import JointPairs
 
 
@@ -80,13 +81,13 @@ class _Plan:
         """Returns the maps of the relations, [heads, relations, depth, depth]."""
         if self.numbers == list(range(maps.shape[1])):
             return maps
-        return maps.index_select(1, torch.tensor(self.numbers).to(maps.device))
+        return maps.index_select(1, on_device(self.numbers, maps.device))
 
     def all_maps(self, chosen: Tensor, like: Tensor) -> Tensor:
         """Returns a gradient of all maps, given that of the relations' maps."""
         if self.numbers == list(range(like.shape[1])):
             return chosen.to(like.dtype)
-        numbers = torch.tensor(self.numbers).to(like.device)
+        numbers = on_device(self.numbers, like.device)
         return torch.zeros_like(like).index_add_(1, numbers, chosen.to(like.dtype))
 
     def relations(self, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:

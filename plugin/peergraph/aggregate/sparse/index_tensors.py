@@ -10,6 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on
 from peergraph.aggregate.kernels.torch_operator import is_traced, kernel
+from peergraph.memory.device.capture_mode import is_capturing
 from peergraph.memory.device.default_machine import WORK
 from peergraph.memory.device.plain_tensor import plain
 from peergraph.memory.table.id_list import check_distinct, integers
@@ -120,7 +121,21 @@ def distinct(keys: Tensor, bound: int) -> tuple[Tensor, Tensor]:
 
 def cuts_of(ordered: Tensor, starts: Sequence[int]) -> Tensor:
     """Returns how many of the ordered keys are below each start."""
-    return torch.searchsorted(ordered, torch.tensor(starts).to(ordered.device))
+    return torch.searchsorted(ordered, on_device(starts, ordered.device))
+
+
+def on_device(
+    numbers: Sequence[int] | Sequence[Sequence[int]],
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """Returns numbers of the host as a tensor on a device, without waiting for a GPU.
+
+    CUDA copies them aside before the call returns. A CUDA graph would read them again when it is
+    replayed: torch raises its error for such a copy while one is captured.
+    """
+    on_host = torch.tensor(numbers, dtype=dtype)
+    return on_host.to(device, non_blocking=not is_capturing(device))
 
 
 def is_arange(ids: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import launch_on
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.index_tensors import are_few_keys, check_range, cuts_of
+from peergraph.aggregate.sparse.index_tensors import are_few_keys, check_range, cuts_of, on_device
 from peergraph.memory.device.launching import Buffers
 
 MAX_EDGES = 2**31 - 2
@@ -233,16 +233,15 @@ def _join_sorted(
     """Does the same for many keys: the distinct ones are found by a sort, and numbered first."""
     device = relations[0].sources.device
     counts = [each.sources.shape[0] for each in relations]
-    table = torch.tensor(
-        [
-            [each.num_sources for each in relations],
-            [each.num_destinations for each in relations],
-            [each.first_column for each in relations],
-            [each.first_row for each in relations],
-            [each.row_stride for each in relations],
-            counts,
-        ]
-    ).to(device)
+    of_relations = [
+        [each.num_sources for each in relations],
+        [each.num_destinations for each in relations],
+        [each.first_column for each in relations],
+        [each.first_row for each in relations],
+        [each.row_stride for each in relations],
+        counts,
+    ]
+    table = on_device(of_relations, device)
     of_edge = table[:5].repeat_interleave(table[5], 1, output_size=sum(counts))
     sources = torch.cat([each.sources.long() for each in relations])
     destinations = torch.cat([each.destinations.long() for each in relations])
@@ -262,8 +261,8 @@ def _join_sorted(
     row_segments, row_shifts = _segments(row_cuts, row_starts, device)
     _, column_shifts = _segments(column_cuts, column_starts, device)
     local_rows = (rows - row_shifts).to(torch.int32)
-    lasts = [last - 1 for last in row_cuts[1:]]
-    highest: list[int] = local_rows[torch.tensor(lasts).clamp(min=0).to(device)].tolist()
+    lasts = [max(0, last - 1) for last in row_cuts[1:]]
+    highest: list[int] = local_rows[on_device(lasts, device)].tolist()
     return replace(
         joined,
         rows=local_rows,
@@ -282,9 +281,10 @@ def _segments(
     cuts: list[int], starts: Sequence[int], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Returns the segment of each key, int32, and the first key of that segment."""
-    lengths = torch.tensor([end - first for first, end in pairwise(cuts)])
-    numbers = torch.arange(len(lengths)).repeat_interleave(lengths).to(device)
-    return numbers.to(torch.int32), torch.tensor(starts).to(device)[numbers]
+    lengths = on_device([end - first for first, end in pairwise(cuts)], device)
+    segments = torch.arange(len(lengths), device=device)
+    numbers = segments.repeat_interleave(lengths, output_size=cuts[-1] - cuts[0])
+    return numbers.to(torch.int32), on_device(starts, device)[numbers]
 
 
 def _raise_bad_id(relations: Sequence[KeyedEdges]) -> None:

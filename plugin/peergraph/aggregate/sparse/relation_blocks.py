@@ -26,6 +26,7 @@ from peergraph.aggregate.sparse.index_tensors import (
     cuts_of,
     distinct,
     group_by,
+    on_device,
 )
 from peergraph.aggregate.sparse.joined_edges import MAX_EDGES, KeyedEdges, matrix_of_all
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
@@ -280,15 +281,14 @@ def destinations_with_edges(relations: Sequence[Relation], sizes: Sequence[int])
     starts = [0, *accumulate(sizes)]
     device = relations[0].edge_index.device
     rows = [relation.edge_index[1].long() for relation in relations]
-    table = torch.tensor(
-        [[starts[each.destinations] for each in relations], [len(each) for each in rows]]
-    ).to(device)
+    of_relations = [[starts[each.destinations] for each in relations], [len(each) for each in rows]]
+    table = on_device(of_relations, device)
     total = sum(map(len, rows))
     rows_of_all = torch.cat(rows) + table[0].repeat_interleave(table[1], output_size=total)
     flags = torch.zeros(starts[-1] + 1, dtype=torch.bool, device=device)
     flags.index_fill_(0, rows_of_all + 1, True)
     before = torch.cumsum(flags, 0, dtype=torch.int64)
-    ends = before[torch.tensor(starts[1:]).to(device)]
+    ends = before[on_device(starts[1:], device)]
     # The first place where as many destinations have edges as have some up to the end of the type.
     last: list[int] = torch.searchsorted(before, ends).tolist()
     counts = [max(0, end - first) for end, first in zip(last, starts, strict=False)]
@@ -369,13 +369,12 @@ def _group(
             return group_of(matrix=matrix, products=products)
     # Only pairs of a block and a destination that have edges. By block: first column, first
     # destination, edges.
-    table = torch.tensor(
-        [
-            [first_column[each.feature] for each in blocks],
-            [first_owner[each.output] for each in blocks],
-            counts,
-        ]
-    ).to(device)
+    of_blocks = [
+        [first_column[each.feature] for each in blocks],
+        [first_owner[each.output] for each in blocks],
+        counts,
+    ]
+    table = on_device(of_blocks, device)
     columns = torch.cat([each.sources for each in blocks])
     destinations = torch.cat([each.destinations for each in blocks])
     numbers = torch.arange(len(blocks), device=device).repeat_interleave(

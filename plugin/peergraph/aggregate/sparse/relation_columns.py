@@ -15,7 +15,13 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, distinct, group_by
+from peergraph.aggregate.sparse.index_tensors import (
+    check_ids,
+    check_range,
+    distinct,
+    group_by,
+    on_device,
+)
 from peergraph.aggregate.sparse.relation_blocks import destinations_with_edges, source_position
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
@@ -136,17 +142,16 @@ class RelationColumns:
         firsts = [0, *accumulate(n * k for n, k in zip(num_rows, counts, strict=True))]
         first_rows = [0, *accumulate(rows)]
         lengths = [each.edge_index.shape[1] for each in relations]
-        table = torch.tensor(
+        of_relations = [
             [
-                [
-                    firsts[source_position(each)] + place
-                    for each, place in zip(relations, places, strict=True)
-                ],
-                [counts[source_position(each)] for each in relations],
-                [first_rows[each.destinations] for each in relations],
-                lengths,
-            ]
-        ).to(device)
+                firsts[source_position(each)] + place
+                for each, place in zip(relations, places, strict=True)
+            ],
+            [counts[source_position(each)] for each in relations],
+            [first_rows[each.destinations] for each in relations],
+            lengths,
+        ]
+        table = on_device(of_relations, device)
         numbers = torch.arange(len(relations), device=device).repeat_interleave(
             table[3], output_size=sum(lengths)
         )

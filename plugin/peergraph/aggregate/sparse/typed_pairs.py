@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.index_tensors import group_by, row_of_edges
+from peergraph.aggregate.sparse.index_tensors import group_by, on_device, row_of_edges
 from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
@@ -76,8 +76,10 @@ class TypedPairs(ABC):
             node_type = relation.destinations
             self.sizes[node_type] = max(self.sizes[node_type], last + 1)
         firsts = [0, *accumulate(self.sizes)]
-        of_relation = torch.tensor([firsts[each.destinations] for each in relations])
-        shifts = of_relation.to(device, torch.int32).index_select(0, joined.row_segments)
+        of_relation = on_device(
+            [firsts[each.destinations] for each in relations], device, torch.int32
+        )
+        shifts = of_relation.index_select(0, joined.row_segments)
         self.owners = joined.rows + shifts
         """[rows] int32, the destination of each row, counting the first :attr:`sizes` of each type,
         type after type."""
@@ -162,7 +164,7 @@ class ApartPairs(TypedPairs):
     ) -> None:
         sources = [0, *accumulate(each.num_sources for each in relations)]
         destinations = accumulate((sizes[each.destinations] for each in relations), initial=0)
-        firsts = torch.tensor([sources, list(destinations)]).to(self.device)
+        firsts = on_device([sources, list(destinations)], self.device)
         of_row = firsts.index_select(1, joined.row_segments)
         self.places = joined.rows + of_row[1]
         rows = row_of_edges(self.matrix.indptr, self.matrix.num_edges)
