@@ -9,7 +9,8 @@ if [ $# -eq 0 ]; then
   set -- tests/memory tests/sampling tests/aggregate
   mkdir -p build/sanitize
   "$compiler" -std=c++17 -O1 -g1 -ffp-contract=off -fsanitize=thread -pthread -Icsrc \
-    csrc/sampling/*/*.cpp csrc/memory/{lease,gather,decode_gather,stored_rows,row_lists,gather_tables,huge_pages}.cpp \
+    csrc/common/*.cpp csrc/sampling/*/*.cpp \
+    csrc/memory/{lease,gather,decode_gather,stored_rows,row_lists,gather_tables,huge_pages}.cpp \
     tests/sampling/batch_thread.cpp -ldl -o build/sanitize/batch_thread
   # ThreadSanitizer of older compilers needs addresses without much randomness.
   setarch "$(uname -m)" -R build/sanitize/batch_thread

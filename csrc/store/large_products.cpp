@@ -1,7 +1,9 @@
 #include "store/large_products.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "common/element.h"
 #include "common/parallel.h"
