@@ -29,7 +29,7 @@ PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, in
 }
 
 /// Writes or adds the sums of a row to `out` from `first` on, rounded to its type. Not inlined:
-/// with a loop over the edges for each type, the compiler would take three times as long.
+/// with a loop over the edges for each type, the compiler would take twice as long.
 template <typename Value>
 __attribute__((noinline)) void write_row(const Spmm& op, const std::vector<Value>& sums,
                                          int64_t first) {
