@@ -77,6 +77,14 @@ def frozen(i: Inputs) -> Tensor:
     return F.batch_norm(i.x, mean, variance.abs(), i.b, i.g)
 
 
+def second_derivatives(i: Inputs) -> list[Tensor]:
+    """Gradients of training and of evaluation, to be differentiated again."""
+    trained = F.batch_norm(i.x, None, None, i.b, i.g, True)
+    outs = trained * trained * trained, frozen(i) * trained.detach()
+    leaves = i.x, i.b, i.g
+    return [g for out in outs for g in torch.autograd.grad(out.sum(), leaves, create_graph=True)]
+
+
 CASES: dict[str, Case] = {
     "BatchNorm1d": norm(nn.BatchNorm1d(6)),
     "BatchNorm1d of 3 dimensions": norm(nn.BatchNorm1d(2), "h"),
@@ -92,6 +100,7 @@ CASES: dict[str, Case] = {
         i.x, None, None, i.b, i.g, True
     ),
     "batch_norm of frozen statistics": frozen,
+    "batch_norm, differentiated twice": second_derivatives,
     "torch.batch_norm": lambda i: torch.batch_norm(
         i.x, i.b, i.g, None, None, True, 0.1, 1e-5, False
     ),

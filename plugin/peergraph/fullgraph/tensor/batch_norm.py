@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.ops.gradient_checks import once_differentiable
-from peergraph.autograd import Function
 from peergraph.fullgraph.exchange.transport import reductions_of
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
@@ -20,7 +18,6 @@ from peergraph.fullgraph.tensor.over_rows import moments
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import (
     PartitionedTensor,
-    apply_to_rows,
     run_as_is,
     wrap,
 )
@@ -30,89 +27,6 @@ aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
 _shares: WeakKeyDictionary[RowLayout, Tensor] = WeakKeyDictionary()
-
-
-class NormalizeChannels(Function):
-    """Normalises channels (dimension 1) over all other dimensions and all ranks.
-
-    Returns the result, and the mean and the variance (biased) by channel, which are plain, equal on
-    all ranks and not differentiable. Where these are passed, it returns the result alone.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: PartitionedTensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        *constants: Tensor,
-    ) -> PartitionedTensor | tuple[PartitionedTensor, Tensor, Tensor]:
-        if constants:
-            mean, variance = constants
-        else:
-            with torch._C._EnableTorchFunction():
-                mean, variance = channel_statistics(x)
-            ctx.mark_non_differentiable(mean, variance)
-        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.row_layout, ctx.dim, ctx.num_constants = x.row_layout, x.partitioned_dim, len(constants)
-        local = normalized(x._local, weight, bias, mean, variance, eps)
-        out = wrap(local, x.row_layout, x.partitioned_dim)
-        return out if constants else (out, mean, variance)
-
-    @staticmethod
-    @once_differentiable("batch normalisation of partitioned rows")
-    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        x, weight, mean, invstd = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
-        # Hooks on saved tensors may have made a plain tensor of all rows.
-        x, grad = (take_rows(rows, ctx.row_layout, ctx.dim) for rows in (x, grad))
-        are_constant = ctx.num_constants > 0
-        gradients = channel_gradients(grad, x, weight, mean, invstd, needs[0], are_constant)
-        dtype = mean.dtype if weight is None else weight.dtype
-        grad_x, *parts = (
-            part if need else None for part, need in zip(gradients, needs, strict=True)
-        )
-        parts = [None if part is None else part.to(dtype) for part in parts]
-        return grad_x, *parts, None, *[None] * ctx.num_constants
-
-
-class NormalizeAllRows(Function):
-    """Batch normalisation of a rank that holds all rows: torch's own, with running statistics."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: PartitionedTensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
-    ) -> PartitionedTensor:
-        local = x._local
-        out, mean, invstd = torch.native_batch_norm(
-            local, weight, bias, running_mean, running_var, True, momentum, eps
-        )
-        ctx.save_for_backward(local, weight, mean, invstd)
-        ctx.eps, ctx.row_layout, ctx.dim = eps, x.row_layout, x.partitioned_dim
-        return wrap(out, x.row_layout, x.partitioned_dim)
-
-    @staticmethod
-    @once_differentiable("batch normalisation of partitioned rows")
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        local, weight, mean, invstd = ctx.saved_tensors
-        rows = take_rows(grad, ctx.row_layout, ctx.dim)._local
-        needs = ctx.needs_input_grad[:3]
-        gradients = aten.native_batch_norm_backward(
-            rows, local, weight, None, None, mean, invstd, True, ctx.eps, needs
-        )
-        grad_x = wrap(gradients[0], ctx.row_layout, ctx.dim) if needs[0] else None
-        parts = (
-            part if need else None for part, need in zip(gradients[1:], needs[1:], strict=True)
-        )
-        return grad_x, *parts, None, None, None, None
 
 
 def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
@@ -271,40 +185,23 @@ def batch_norm(
         not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
     _check_channels("batch_norm", input)
     check_parameters((weight, bias), input.row_layout.group)
-    if not training:
-        if running_mean is None or running_var is None:
-            raise ValueError("running_mean and running_var must be given in evaluation")
-        frozen: Tensor
-        if input.is_offloaded:
-            frozen = run_as_is(normalized_by, input, running_mean, running_var, weight, bias, eps)
-        else:
-            constants = running_mean, running_var
-            frozen = apply_to_rows(NormalizeChannels, input, weight, bias, eps, *constants)
-        return frozen
     count = values_by_channel(input)
-    if count == 1:
+    if training and count == 1:
         raise ValueError(
             "Expected more than 1 value per channel when training, got input size "
             f"{tuple(input.shape)}"
         )
-    out: Tensor
-    if input.is_offloaded:
-        statistics = METHODS["offloaded statistics"](input)
-        if statistics is None:
-            settings = running_mean, running_var, weight, bias, training, momentum, eps
-            out = run_as_is(F.batch_norm, input, *settings)
-            return out
-        mean, variance = statistics
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError("running_mean and running_var must be given in evaluation")
+    settings = weight, bias, running_mean, running_var, training, momentum, eps
+    if not input.is_offloaded:
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.native_batch_norm(input, *settings)[0]
+    mean, variance = running_mean, running_var
+    if training:
+        mean, variance = METHODS["offloaded statistics"](input)
         update_running(running_mean, running_var, mean.detach(), variance.detach(), count, momentum)
-        out = run_as_is(normalized_by, input, mean, variance, weight, bias, eps)
-        return out
-    if _is_of_all_rows(input, weight, bias, running_mean, running_var):
-        normal: Tensor = NormalizeAllRows.apply(
-            input, weight, bias, running_mean, running_var, momentum, eps
-        )
-        return normal
-    out, mean, variance = apply_to_rows(NormalizeChannels, input, weight, bias, eps)
-    update_running(running_mean, running_var, mean, variance, count, momentum)
+    out: Tensor = run_as_is(normalized_by, input, mean, variance, weight, bias, eps)
     return out
 
 
@@ -351,14 +248,22 @@ def _native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not training:
-        out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        return out, input._local.new_empty(0), input._local.new_empty(0)
-    mean, variance = channel_statistics(input)
-    local = normalized(input._local, weight, bias, mean, variance, eps)
-    count = values_by_channel(input)
-    update_running(running_mean, running_var, mean, variance, count, momentum)
-    return wrap(local, input.row_layout, input.partitioned_dim), mean, (variance + eps).rsqrt()
+    if training and _is_of_all_rows(input, weight, bias, running_mean, running_var):
+        settings = weight, bias, running_mean, running_var, training, momentum, eps
+        out, *statistics = aten.native_batch_norm.default(input._local, *settings)
+        return input.with_rows(out), *statistics
+    if training:
+        mean, variance = channel_statistics(input)
+        update_running(
+            running_mean, running_var, mean, variance, values_by_channel(input), momentum
+        )
+        statistics = [mean, (variance + eps).rsqrt()]
+    else:
+        assert running_mean is not None and running_var is not None
+        mean, variance = running_mean, running_var
+        statistics = [mean.new_empty(0), mean.new_empty(0)]
+    out = normalized(input._local, weight, bias, mean, variance, eps)
+    return input.with_rows(out), *statistics
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
@@ -381,17 +286,20 @@ def _native_batch_norm_backward(
     eps: float,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
-    if train:
-        mean, invstd = save_mean, save_invstd
+    grad = take_rows(grad_out, input.row_layout, input.partitioned_dim)
+    if train and _is_of_all_rows(input, weight, running_mean, running_var):
+        statistics = running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
+        grad_x, *others = aten.native_batch_norm_backward.default(
+            grad._local, input._local, weight, *statistics
+        )
+        gradients = input.with_rows(grad_x) if output_mask[0] else None, *others
     else:
-        mean = running_mean
-        invstd = None if running_var is None else (running_var + eps).rsqrt()
-    assert mean is not None
-    assert invstd is not None
-    needs_x = bool(output_mask[0])
-    gradients = channel_gradients(
-        grad_out, input, weight, mean, invstd, needs_x, constant=not train
-    )
+        mean, invstd = save_mean, save_invstd
+        if not train:
+            assert running_var is not None
+            mean, invstd = running_mean, (running_var + eps).rsqrt()
+        assert mean is not None and invstd is not None
+        gradients = channel_gradients(grad, input, weight, mean, invstd, output_mask[0], not train)
     return tuple(part if need else None for part, need in zip(gradients, output_mask, strict=True))
 
 

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.batch_norm import (
-    NormalizeChannels,
     batch_norm,
     update_running,
-    values_by_channel,
 )
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, apply_to_rows, wrap
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule
 
 
@@ -72,12 +70,13 @@ def _over_positions(
     """Each channel of each instance becomes a channel of its own."""
     instances, channels = input.shape[:2]
     merged = input.reshape(1, instances * channels, *input.shape[2:])
-    weights = (None if part is None else part.repeat(instances) for part in (weight, bias))
-    out, mean, variance = apply_to_rows(NormalizeChannels, merged, *weights, eps)
+    tensors = running_mean, running_var, weight, bias
+    mean, variance, scale, offset = (None if x is None else x.repeat(instances) for x in tensors)
+    out = batch_norm(merged, mean, variance, scale, offset, True, momentum, eps)
     with torch.no_grad():
-        mean, variance = (part.view(instances, channels).mean(0) for part in (mean, variance))
-    count = values_by_channel(merged)
-    update_running(running_mean, running_var, mean, variance, count, momentum)
+        for total, by_instance in ((running_mean, mean), (running_var, variance)):
+            if total is not None and by_instance is not None:
+                total.copy_(by_instance.view(instances, channels).mean(0))
     result: Tensor = out.reshape(input.shape)
     return result
 

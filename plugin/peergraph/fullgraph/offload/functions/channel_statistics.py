@@ -63,13 +63,13 @@ def _combined(
 
 
 @method("offloaded statistics")
-def statistics_of(x: OffloadedTensor) -> tuple[Tensor, Tensor] | None:
-    """Returns mean and biased variance of each channel; None for a view that is no rows.
-
-    Collective; differentiable.
-    """
-    if not x._content.is_storable:
-        return None
+def statistics_of(x: OffloadedTensor) -> tuple[Tensor, Tensor]:
+    """Returns mean and biased variance of each channel. Collective; differentiable."""
+    if not x._content.is_storable:  # a view that is no rows
+        rows: Tensor = x.float() if x.dtype in _HALF else x
+        others = [dim for dim in range(x.dim()) if dim != 1]
+        variance, mean = torch.var_mean(rows, others, correction=0)
+        return mean, variance
     if not (x.requires_grad and torch.is_grad_enabled()):
         return channel_statistics(row_operand(x))
     operand = make_boundary(x)
