@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +18,11 @@ from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.functions.recording import record
 from peergraph.fullgraph.offload.programs.record import (
     PlainOperand,
-    Record,
     ResidentOperand,
     SourceOperand,
     UnchangedCheck,
 )
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content, OffloadedTensor, make_shell
 from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -62,71 +60,29 @@ def linear_sum(
     recorded = content.record
     assert recorded is not None
     [source] = [part for part in recorded.operands if isinstance(part, SourceOperand)]
-    constants = Constants(recorder, recorded, weights, self_weight)
-    result: OffloadedTensor = LinearSum.apply(
-        source.rows.identity, recorder, content, reduce, constants
-    )
+    factors = [part for part in recorded.operands if isinstance(part, ResidentOperand)]
+    digest = next((factor.digest for factor in factors if factor.tensor is weights), None)
+    rows = source.rows.identity
+    assert rows is not None
+    dtype = rows.dtype
+
+    def gradient(grad: Tensor) -> Tensor:
+        # The next pass raises RuntimeError if a factor has other values than at the record.
+        recorder.spaces.checks.append(UnchangedCheck(factors))
+        sums: Tensor = transposed_sum(recorder, grad, reduce, weights, self_weight, digest)
+        return sums if sums.dtype == dtype else record(Tensor.to, (sums, dtype), {})
+
+    result: OffloadedTensor = linear(rows, lambda _: make_shell(content), gradient)
     return result
-
-
-class Constants:
-    """Factors of a sum, which its gradient needs as they were at the record.
-
-    Args:
-        recorder: the edges.
-        record: of the sum.
-        weights, self_weight: as of :func:`linear_sum`.
-    """
-
-    def __init__(
-        self,
-        recorder: EdgeRecorder,
-        record: Record,
-        weights: PartitionedTensor | None,
-        self_weight: Tensor | None,
-    ) -> None:
-        self.weights, self.self_weight = weights, self_weight
-        self._operands = [part for part in record.operands if isinstance(part, ResidentOperand)]
-        self._spaces = recorder.spaces
-        self.digest: PendingDigest | None = None
-        """Of the weights; None: there are none."""
-        for operand in self._operands:
-            if operand.tensor is weights:
-                self.digest = operand.digest
-
-    def check(self) -> None:
-        """Has the next pass raise RuntimeError if a factor has other values than at the record."""
-        self._spaces.checks.append(UnchangedCheck(self._operands))
-
-
-class LinearSum(OffloadedFunction):
-    """Sums or means whose gradient is recorded, too."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        recorder: EdgeRecorder,
-        content: Content,
-        reduce: str,
-        constants: Constants,
-    ) -> OffloadedTensor:
-        ctx.recorder, ctx.reduce, ctx.constants, ctx.dtype = recorder, reduce, constants, x.dtype
-        return make_shell(content)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        sums = transposed_sum(ctx.recorder, grad, ctx.reduce, ctx.constants)
-        if sums.dtype != ctx.dtype:
-            sums = record(Tensor.to, (sums, ctx.dtype), {})
-        return sums, None, None, None, None
 
 
 def transposed_sum(
     recorder: EdgeRecorder,
     grad: Tensor,
     reduce: str,
-    constants: Constants,
+    weights: PartitionedTensor | None,
+    self_weight: Tensor | None,
+    digest: PendingDigest | None,
 ) -> OffloadedTensor:
     """Returns sums of rows of destinations at sources, to be computed. Collective.
 
@@ -135,11 +91,9 @@ def transposed_sum(
     Args:
         recorder: the edges.
         grad: [destinations, *features].
-        reduce: as of :func:`linear_sum`.
-        constants: the sum's factors.
+        reduce, weights, self_weight: as of :func:`linear_sum`.
+        digest: of the weights at the record of the sum; None: there are none.
     """
-    constants.check()
-    weights, self_weight = constants.weights, constants.self_weight
     structure = recorder.structure
     if not isinstance(grad, OffloadedTensor):
         assert isinstance(grad, PartitionedTensor)
@@ -162,7 +116,7 @@ def transposed_sum(
         if weights is None:
             edges = None
         elif selected is None:
-            edges = recorder.reversed_weights(weights, constants.digest)
+            edges = recorder.reversed_weights(weights, digest)
         else:
             edges = reverse_rows(structure, weights)
         content, _ = _record_sum(reverse, "sum", grad, edges, own, self_weight)

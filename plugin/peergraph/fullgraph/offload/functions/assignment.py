@@ -18,10 +18,7 @@ from peergraph.fullgraph.offload.functions.selection import (
     writer_of,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
-from peergraph.fullgraph.offload.tensor.offloaded_function import (
-    OffloadedFunction,
-    without_inference,
-)
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear, without_inference
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.assignment import put_at_elements, values_for_rows
@@ -194,23 +191,13 @@ def written_rows(x: OffloadedTensor, chosen: RowLayout, value: Any) -> Offloaded
 
 
 def _spread(value: Tensor, chosen: RowLayout, x: OffloadedTensor) -> OffloadedTensor:
-    """Returns selected rows among zeros in the place of other rows. Collective."""
-    result: OffloadedTensor = SpreadRows.apply(value, chosen, x)
-    # Gradients do not flow through the record.
-    result._cell.identity = result if result.requires_grad else make_shell(result._content)
-    return result
+    """Returns selected rows on the device among zeros in the place of other rows. Collective."""
+    space, rows = x._content.space, chosen.parent_rows
+    layout = space.row_layout
 
-
-class SpreadRows(OffloadedFunction):
-    """Rows of a selection on the device, among zeros in the place of other rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, value: PartitionedTensor, chosen: RowLayout, x: OffloadedTensor
-    ) -> OffloadedTensor:
-        space, local, rows = x._content.space, value._local, chosen.parent_rows
-        ctx.chosen, ctx.row_layout = chosen, space.row_layout
-        if chosen is space.row_layout:
+    def spread(value: Any) -> Tensor:
+        local = value._local
+        if chosen is layout:
             mask = torch.ones(len(local), dtype=torch.bool, device=local.device)
         else:
             assert rows is not None
@@ -218,11 +205,15 @@ class SpreadRows(OffloadedFunction):
             by_row = local.new_empty((len(mask), *local.shape[1:]))
             # Of rows that are named twice, one value stays, as in torch.
             local = by_row.index_copy_(0, rows, local)[mask]
-        return spread_rows(local, Selection.of(space, space.row_layout.select_mask(mask)))
+        return spread_rows(local, Selection.of(space, layout.select_mask(mask)))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None]:
-        with torch.no_grad():
-            if not isinstance(grad, OffloadedTensor):
-                grad = take_rows(grad, ctx.row_layout, 0)
-            return take(grad, ctx.chosen), None, None
+    @torch.no_grad()
+    def select(grad: Tensor) -> Tensor:
+        if not isinstance(grad, OffloadedTensor):
+            grad = take_rows(grad, layout, 0)
+        return take(grad, chosen)
+
+    result: OffloadedTensor = linear(value, spread, select)
+    # Gradients do not flow through the record.
+    result._cell.identity = result if result.requires_grad else make_shell(result._content)
+    return result

@@ -14,7 +14,7 @@ from peergraph.fullgraph.offload.gradients.segment import row_operand
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Place, no_autograd
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
@@ -82,8 +82,8 @@ def rows_on_device(x: OffloadedTensor) -> PartitionedTensor:
 @method("offloaded values on device")
 def on_device(x: OffloadedTensor) -> PartitionedTensor:
     """Returns all rows as a tensor on the device. Collective; differentiable."""
-    result: PartitionedTensor = MoveRows.apply(x, None)
-    return result
+    rows: PartitionedTensor = _move_rows(x, None)
+    return rows
 
 
 def in_graph(x: Any, space: RowSpace) -> Any:
@@ -99,75 +99,63 @@ def in_graph(x: Any, space: RowSpace) -> Any:
         return x
     if not x._content.is_storable or not x.row_layout.same_rows(space.row_layout):
         return x
-    return MoveRows.apply(x, space)
+    return _move_rows(x, space)
 
 
 def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
     """Returns rows that are on the device as an offloaded tensor. Differentiable."""
-    result: OffloadedTensor = MoveRows.apply(x, space)
-    return result
+    rows: OffloadedTensor = _move_rows(x, space)
+    return rows
 
 
-class MoveRows(OffloadedFunction):
-    """The same rows on the device, or in a store of another space."""
+def _move_rows(x: PartitionedTensor, space: RowSpace | None) -> Any:
+    """Returns the same rows in a store of a space; None: on the device. Differentiable."""
+    layout = x.row_layout
+    space_before = x._content.space if isinstance(x, OffloadedTensor) else None
 
-    @staticmethod
-    def forward(ctx: Any, x: PartitionedTensor, space: RowSpace | None) -> PartitionedTensor:
-        ctx.space = x._content.space if isinstance(x, OffloadedTensor) else None
-        ctx.row_layout = x.row_layout
+    def move(x: Any) -> PartitionedTensor:
         if space is None:
-            assert isinstance(x, OffloadedTensor)
-            return resident_rows(x, x.row_layout)
+            return resident_rows(x, layout)
+        store = space.allocator.allocate(space.row_layout, x.shape[1:], x.dtype, "source")
         if isinstance(x, OffloadedTensor):
-            features = x._content.features
-            store = space.allocator.allocate(space.row_layout, features, x.dtype, "source")
             visit_rows(x, store.write)
         else:
-            local = x._local
-            store = space.allocator.allocate(
-                space.row_layout, local.shape[1:], local.dtype, "source"
-            )
-            store.write(0, local)
+            store.write(0, x._local)
         return from_store(space, store)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def move_back(grad: Tensor) -> Tensor:
         if not isinstance(grad, OffloadedTensor):
-            return take_rows(grad, ctx.row_layout, 0), None
+            return take_rows(grad, layout, 0)
         with torch.no_grad():
-            if ctx.space is None:
-                return resident_rows(grad, ctx.row_layout), None
-            return in_graph(grad, ctx.space), None
+            if space_before is None:
+                return resident_rows(grad, layout)
+            rows: Tensor = in_graph(grad, space_before)
+            return rows
+
+    return linear(x, move, move_back)
 
 
 @method("offloaded full_tensor")
 def full_tensor(x: OffloadedTensor) -> Tensor:
-    """Returns all rows in the user's order on the CPU. Differentiable; collective."""
-    result: Tensor = FullTensor.apply(x)
-    return result
+    """Returns all rows in the user's order on the CPU. Differentiable; collective.
 
+    The gradient is stored chunk by chunk.
+    """
+    space, layout, dim = x._content.space, x.row_layout, x.partitioned_dim
+    features = x._content.features if x._content.is_storable else None
 
-class FullTensor(OffloadedFunction):
-    """All rows in the user's order on the CPU; the gradient is stored chunk by chunk."""
-
-    @staticmethod
-    def forward(ctx: Any, x: OffloadedTensor) -> Tensor:
-        content = x._content
-        ctx.space, ctx.row_layout, ctx.dim = content.space, x.row_layout, x.partitioned_dim
-        ctx.features = content.features if content.is_storable else None
-        return all_rows(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        if ctx.features is None:
-            return distribute(grad, ctx.row_layout, ctx.dim)
-        space = ctx.space
-        store = space.allocator.allocate(space.row_layout, ctx.features, grad.dtype, "source")
+    def store(grad: Tensor) -> Tensor:
+        if features is None:
+            return distribute(grad, layout, dim)
+        store = space.allocator.allocate(space.row_layout, features, grad.dtype, "source")
         positions = space.row_layout.positions.to(grad.device)
         for chunk in range(space.chunks.count):
             start, stop = space.chunks.range(chunk)
             store.write(start, grad[positions[start:stop]].to(space.rank.device))
         return from_store(space, store)
+
+    rows: Tensor = linear(x, all_rows, store)
+    return rows
 
 
 def _rows_first(x: OffloadedTensor) -> tuple[OffloadedTensor, Undo]:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from peergraph.autograd import Function
 
+_Map = Callable[[Any], Tensor]
+
 _hooks = torch._C._autograd
 # torch 2.4 does not say what hooks there are: they get what is saved.
 _SAYS_HOOKS = hasattr(_hooks, "_top_saved_tensors_default_hooks")
@@ -70,3 +72,24 @@ def _outside_inference_mode(backward: Callable[..., Any]) -> Callable[..., Any]:
             return backward(ctx, *without_inference(grads))
 
     return run
+
+
+class _Linear(OffloadedFunction):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, map_rows: _Map, transposed: _Map) -> Tensor:
+        ctx.transposed = transposed
+        return map_rows(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transposed(grad), None, None
+
+
+def linear(rows: Tensor, map_rows: _Map, transposed: _Map) -> Any:
+    """Returns what a linear map of rows returns; differentiable.
+
+    Args:
+        rows: what is mapped; the node of autograd does not keep them.
+        map_rows, transposed: the map and its transpose. Both may be collective.
+    """
+    return _Linear.apply(rows, map_rows, transposed)
