@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -192,43 +191,36 @@ class EdgeRecorder:
         Rows of sources are to be summed.
         """
         space = self._result_space(call)
-        operands: list[Operand] = []
-        make_probes: list[Callable[[], Any]] = []
-        given_tensors: list[Tensor] = []
+        entered: list[tuple[Tensor | None, Operand, Callable[[], Any]]] = []
         slots: dict[str, Slot | None] = {}
 
-        def enter(name: str, x: Tensor, operand: Operand, make_probe: Callable[[], Any]) -> None:
-            slots[name] = Slot(len(operands))
-            operands.append(operand)
-            make_probes.append(make_probe)
-            given_tensors.append(x)
+        def enter(
+            operands: Operands,
+            describe: Callable[[str, Tensor], tuple[Operand, Callable[[], Any]]],
+        ) -> None:
+            for name, x in operands.items():
+                slots[name] = None if x is None else Slot(len(entered))
+                if x is not None:
+                    entered.append((x, *describe(name, x)))
 
         share_history(call.sources, call.destinations, self)
-        for name, x in call.sources.items():
-            slots[name] = None
-            if x is not None:
-                enter(name, x, *self._source(x))
+        enter(call.sources, lambda _, x: self._source(x))
         edges_slot = None
-        if not operands or space is None:
-            edges_slot = Slot(len(operands))
-            operands.append(EdgesOperand(self.structure, in_window=space is None))
-            make_probes.append(lambda: SourceRows(None, self._csc_of_probes(), _ProbePlace()))
-        for rows, of_rows in ((self.destinations, call.destinations), (self.edges, call.edges)):
-            for name, x in of_rows.items():
-                slots[name] = None
-                if x is not None:
-                    enter(name, x, *_rows(name, x, rows))
-        for name, x in call.others.items():
-            assert isinstance(x, PartitionedTensor)
-            enter(name, x, *_rows(name, x, self.space_of(x.row_layout)))
-        for name, x in call.parameters.items():
-            slots[name] = None
-            if x is not None:
-                enter(name, x, PlainOperand.of(x), functools.partial(_same, x))
+        if not entered or space is None:
+            edges_slot = Slot(len(entered))
+            edges = EdgesOperand(self.structure, in_window=space is None)
+            entered.append(
+                (None, edges, lambda: SourceRows(None, self._csc_of_probes(), _ProbePlace()))
+            )
+        enter(call.destinations, lambda name, x: _rows(name, x, self.destinations))
+        enter(call.edges, lambda name, x: _rows(name, x, self.edges))
+        enter(call.others, lambda name, x: _rows(name, x, self.space_of(_layout_of(x))))
+        enter(call.parameters, lambda _, x: (PlainOperand.of(x), lambda: x))
         operation = self._operation(call.function, slots, edges_slot, space)
-        recorded = Record(operation, operands)
+        recorded = Record(operation, [operand for _, operand, _ in entered])
+        probe: Tensor | None = None
         if call.row_type is None:
-            probes = [make() for make in make_probes]
+            probes = [make() for _, _, make in entered]
             arguments: list[Any] = [
                 probes[part.place] if type(part) is Slot else part for part in operation.args
             ]
@@ -244,22 +236,17 @@ class EdgeRecorder:
             probe = result.detach() if space is not None else None
         else:
             shape, dtype = torch.Size(call.row_type[0]), call.row_type[1]
-            needs_grad = torch.is_grad_enabled() and any(x.requires_grad for x in given_tensors)
-            probe = None
-        if space is None:
-            # The record's whole result is added to rows of sources.
-            content = Content(
-                self.destinations,
-                make_probe(self.destinations, shape, dtype),
-                record=recorded,
-                output=WHOLE_RESULT,
+            needs_grad = torch.is_grad_enabled() and any(
+                x is not None and x.requires_grad for x, _, _ in entered
             )
-            return content, needs_grad
         if probe is None:
-            probe = make_probe(space, shape, dtype)
+            probe = make_probe(self.destinations if space is None else space, shape, dtype)
         assert isinstance(probe, PartitionedTensor)
-        content = Content(space, probe, record=recorded)
-        content.must_store = self.stores_results
+        if space is None:  # the record's whole result is added to rows of sources
+            content = Content(self.destinations, probe, record=recorded, output=WHOLE_RESULT)
+        else:
+            content = Content(space, probe, record=recorded)
+            content.must_store = self.stores_results
         return content, needs_grad
 
     def _result_space(self, call: EdgeCall) -> RowSpace | None:
@@ -384,8 +371,9 @@ def _pays_to_store(x: OffloadedTensor) -> bool:
     return 4 * content.row_bytes <= sum(part.row_bytes for part in contents.values())
 
 
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
+def _layout_of(x: Tensor) -> RowLayout:
+    assert isinstance(x, PartitionedTensor)
+    return x.row_layout
 
 
 def _present(operands: Operands) -> Iterator[tuple[str, Tensor]]:
