@@ -112,33 +112,6 @@ def sum_costs(
     return {cost.mode: cost for cost in costs}
 
 
-def _sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
-    """Returns the seconds in which a rank reads a row of its own memory for each edge.
-
-    Args:
-        topology: the machine.
-        edges: of the rank.
-        rows: different rows that are read.
-        row_bytes: bytes of a row.
-    """
-    slices = -(-row_bytes // SLICE_BYTES)
-    per_edge = slices * _EDGE_BYTES
-    rate = topology.work.sum_speedup * topology.rates(row_bytes).bandwidth[rank][rank]
-    from_memory = (max(row_bytes, _LEAST_READ) + per_edge) / rate
-    from_cache = (row_bytes + per_edge) / (rate * topology.work.cache_speedup)
-    cached = _cached_share(topology, rank, edges, rows, row_bytes)
-    return edges * (cached * from_cache + (1 - cached) * from_memory)
-
-
-def _cached_share(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
-    """The share of a sum's reads that the cache serves."""
-    cache = topology.caches[rank] if topology.caches else topology.work.cache_bytes
-    num_bytes = rows * min(row_bytes, SLICE_BYTES)
-    if edges >= topology.work.block_reads * rows or num_bytes <= cache:
-        return 1.0
-    return topology.work.cache_share * cache / num_bytes
-
-
 def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> tuple[int, ...]:
     """Bytes of each rank for two stages, and for the rows that it packs for them."""
     row_counts = [min(2, sum(map(bool, row))) * max(row) for row in rows]
@@ -236,7 +209,21 @@ class _Model:
 
     def sum(self, rank: int, edges: int, rows: int) -> float:
         """Reads a row for each edge, of so many different rows in own memory."""
-        return _sum_seconds(self.topology, rank, edges, rows, self.row_bytes)
+        per_edge = -(-self.row_bytes // SLICE_BYTES) * _EDGE_BYTES
+        rate = self.work.sum_speedup * self.rows.bandwidth[rank][rank]
+        from_memory = (max(self.row_bytes, _LEAST_READ) + per_edge) / rate
+        from_cache = (self.row_bytes + per_edge) / (rate * self.work.cache_speedup)
+        cached = self._cached_share(rank, edges, rows)
+        return edges * (cached * from_cache + (1 - cached) * from_memory)
+
+    def _cached_share(self, rank: int, edges: int, rows: int) -> float:
+        """The share of a sum's reads that the cache serves."""
+        caches = self.topology.caches
+        cache = caches[rank] if caches else self.work.cache_bytes
+        num_bytes = rows * min(self.row_bytes, SLICE_BYTES)
+        if edges >= self.work.block_reads * rows or num_bytes <= cache:
+            return 1.0
+        return self.work.cache_share * cache / num_bytes
 
     def access(self, rank: int, rows: int) -> float:
         """Reads or writes rows in order; a copy in bulk does both."""

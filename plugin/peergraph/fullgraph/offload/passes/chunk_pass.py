@@ -265,12 +265,8 @@ class PassChunk:
         self.chunks = chunk_pass.chunks
         """Of the rows that the pass visits."""
         self.start, self.stop = self.chunks.range(index)
+        """First local row of the chunk, and the local row after its last one."""
         self._structures: dict[int, Csc] = {}
-
-    start: int
-    """First local row of the chunk."""
-    stop: int
-    """Local row after the last row of the chunk."""
 
     def rows(self, store: RowStore) -> Tensor:
         """Returns the chunk's rows of a store, [rows, *features], which must not be changed.
