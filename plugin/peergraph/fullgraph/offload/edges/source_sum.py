@@ -9,17 +9,15 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.edges.edge_recorder import EdgeRecorder
 from peergraph.fullgraph.offload.functions.gathering import store_resident
-from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,
-    history_inputs,
+    differentiable_program,
     row_operand,
 )
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.program import Compiled, Place
+from peergraph.fullgraph.offload.programs.program import Place
 from peergraph.fullgraph.offload.programs.record import RowOperand, SourceOperand
 from peergraph.fullgraph.offload.programs.row_pass import RowPass, store_rows, value_at
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     Cell,
     Content,
@@ -38,8 +36,29 @@ def source_sum(recorder: EdgeRecorder, content: Content, needs_grad: bool) -> Of
     if not needs_grad:
         return _compute(recorder, content)
     compiled = compile_history([RowOperand(Cell(content, True), None)])
-    result: OffloadedTensor = SourceSum.apply(
-        recorder, content, compiled, *history_inputs(compiled.operands)
+    [slot] = compiled.recipe.outputs
+
+    def differentiate(grad: Tensor) -> dict[str, Any]:
+        if not isinstance(grad, OffloadedTensor):
+            assert isinstance(grad, PartitionedTensor)
+            grad = store_resident(recorder.sources, grad)
+        rows = SourceOperand(row_operand(grad), recorder.structure)
+        store_rows([rows.rows])
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            output = results[slot]
+            at_sources = value_at(rows, chunk, place).rows
+            return [output], [at_sources.to(output.dtype)]
+
+        return {"heads": heads, "further": [rows]}
+
+    result: OffloadedTensor = differentiable_program(
+        recorder.destinations,
+        compiled,
+        lambda ctx: (_compute(recorder, content), ()),
+        differentiate,
     )
     return result
 
@@ -57,42 +76,3 @@ def _compute(recorder: EdgeRecorder, content: Content) -> OffloadedTensor:
 
     row_pass.run(visit, gradients=[(store, structure)])
     return from_store(space, store)
-
-
-class SourceSum(OffloadedFunction):
-    """Rows of sources; their gradient is read by the edges from them."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        recorder: EdgeRecorder,
-        content: Content,
-        compiled: Compiled,
-        *inputs: Tensor | None,
-    ) -> OffloadedTensor:
-        ctx.recorder = recorder
-        ctx.differentiated = ProgramGradients(recorder.destinations, compiled)
-        ctx.differentiated.save(ctx, compiled, inputs)
-        return _compute(recorder, content)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        recorder: EdgeRecorder = ctx.recorder
-        differentiated: ProgramGradients = ctx.differentiated
-        if not isinstance(grad, OffloadedTensor):
-            assert isinstance(grad, PartitionedTensor)
-            grad = store_resident(recorder.sources, grad)
-        rows = SourceOperand(row_operand(grad), recorder.structure)
-        store_rows([rows.rows])
-        [slot] = differentiated.outputs
-
-        def heads(
-            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
-        ) -> tuple[list[Tensor], list[Tensor]]:
-            output = results[slot]
-            at_sources = value_at(rows, chunk, place).rows
-            return [output], [at_sources.to(output.dtype)]
-
-        needs = ctx.needs_input_grad[3:]
-        results = differentiated.backward(ctx, needs, [], heads, further=[rows])
-        return (None, None, None, *results)

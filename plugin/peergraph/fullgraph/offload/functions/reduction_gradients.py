@@ -10,20 +10,21 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.functions.gathering import resident_rows
 from peergraph.fullgraph.offload.functions.recording import Call, record
-from peergraph.fullgraph.offload.gradients.input_kind import InputKind
+from peergraph.fullgraph.offload.gradients.input_kind import InputKind, input_of
 from peergraph.fullgraph.offload.gradients.program_gradients import (
-    ProgramGradients,
     differentiable_value,
     refuse_second_derivative,
 )
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,
+    differentiable_program,
     history_inputs,
     make_boundary,
 )
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Compiled, Place
+from peergraph.fullgraph.offload.programs.program import WHOLE_RESULT, Place
 from peergraph.fullgraph.offload.programs.record import (
+    PlainOperand,
     Record,
     ResidentOperand,
     RowOperand,
@@ -40,7 +41,6 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     make_probe,
     make_shell,
 )
-from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.offload.tensor.virtual_rank import no_number
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.nested import distinct_tensors
@@ -67,8 +67,21 @@ def differentiable_results(
         probe = make_probe(call.space, (), torch.float32)
         content = Content(call.space, probe, record=recorded, output=WHOLE_RESULT)
         compiled = compile_history([RowOperand(Cell(content, True), None)])
-        results = Reduce.apply(
-            call.space, compiled, reductions, outputs, *history_inputs(compiled.operands)
+        first = compiled.recipe.outputs[0]
+
+        def differentiate(*grads: Tensor | None) -> dict[str, Any]:
+            def heads(
+                chunk: PassChunk, place: Place, computed: Sequence[Any], values: list[Any]
+            ) -> tuple[list[Tensor], list[Tensor]]:
+                parts = zip(distinct_tensors(values[first]), grads, strict=True)
+                pairs = [(output, grad) for output, grad in parts if grad is not None]
+                return [output for output, _ in pairs], [grad for _, grad in pairs]
+
+            return {"heads": heads, "reductions": reductions}
+
+        # The gradient is a function of each row: one pass.
+        results = differentiable_program(
+            call.space, compiled, lambda ctx: (_results(ctx, outputs, contents), ()), differentiate
         )
         return results
     for tensor in call.tensors:
@@ -78,41 +91,6 @@ def differentiable_results(
         call, reductions, outputs, contents, *history_inputs(call.operands)
     )
     return results
-
-
-class Reduce(OffloadedFunction):
-    """A function over all rows whose gradient is a function of each row: computed in one pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        space: RowSpace,
-        compiled: Compiled,
-        reductions: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        *inputs: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        ctx.reductions = reductions
-        ctx.differentiated = ProgramGradients(space, compiled)
-        ctx.differentiated.save(ctx, compiled, inputs)
-        return _results(ctx, outputs, [None] * len(outputs))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        differentiated: ProgramGradients = ctx.differentiated
-        first = differentiated.outputs[0]
-
-        def heads(
-            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
-        ) -> tuple[list[Tensor], list[Tensor]]:
-            outputs = distinct_tensors(results[first])
-            pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
-            return [o for o, _ in pairs], [g for _, g in pairs]
-
-        results = differentiated.backward(
-            ctx, ctx.needs_input_grad[4:], [], heads, reductions=ctx.reductions
-        )
-        return (None, None, None, None, *results)
 
 
 class ReduceWithSums(OffloadedFunction):
@@ -132,9 +110,9 @@ class ReduceWithSums(OffloadedFunction):
         *inputs: Tensor | None,
     ) -> tuple[Tensor, ...]:
         ctx.gradient = GradientOf(call, reductions, ctx.needs_input_grad[4:])
-        ctx.kinds = [InputKind.of(operand) for operand in call.operands]
+        ctx.kinds = [input_of(operand) for operand in call.operands]
         # A function that writes into plain tensors does not need what they were.
-        plain = [kind.plain for kind in ctx.kinds if kind.plain is not None]
+        plain = [kind for kind in ctx.kinds if isinstance(kind, PlainOperand)]
         ctx.unchanged = [] if call.changes else plain
         ctx.save_for_backward(*(part for part in inputs if isinstance(part, PartitionedTensor)))
         return _results(ctx, outputs, contents)
@@ -223,10 +201,10 @@ def _head(output: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     return output, grad.to(output.dtype)
 
 
-def _value(kind: InputKind, saved: Any) -> Tensor:
+def _value(kind: InputKind | PlainOperand, saved: Any) -> Tensor:
     """Returns the argument of a recorded gradient."""
-    if kind.plain is not None:
-        return kind.plain.values
+    if isinstance(kind, PlainOperand):
+        return kind.values
     tensor: Tensor = next(saved)
     if isinstance(tensor, OffloadedTensor):
         return make_shell(tensor._content)

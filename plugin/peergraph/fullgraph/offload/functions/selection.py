@@ -12,14 +12,13 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.functions.recording import change_in_place, refuse
 from peergraph.fullgraph.offload.gradients.input_kind import (
-    InputKind,
     has_selected_gradients,
+    input_of,
     serves,
 )
-from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
 from peergraph.fullgraph.offload.gradients.segment import (
     compile_history,
-    history_inputs,
+    differentiable_program,
     make_boundary,
     row_operand,
 )
@@ -33,7 +32,6 @@ from peergraph.fullgraph.offload.programs.row_pass import (
     store_sources,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection
-from peergraph.fullgraph.offload.tensor.offloaded_function import OffloadedFunction
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -158,16 +156,50 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     if compiled is None:
         [rows] = compute_rows([operand], chosen)
         return wrap(rows, layout, 0)
-    result: PartitionedTensor = SelectRows.apply(
-        compiled, operand, chosen, *history_inputs(compiled.operands)
+    [slot] = compiled.recipe.outputs
+
+    def differentiate(grad: Tensor) -> dict[str, Any]:
+        local = take_rows(grad, layout, 0)._local
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            return [results[slot].to_local()], [local[chunk.start : chunk.stop]]
+
+        return {"heads": heads, "selection": chosen}
+
+    result: PartitionedTensor = differentiable_program(
+        x._content.space, compiled, lambda _: _selected(compiled, operand, chosen), differentiate
     )
     return result
+
+
+def _selected(
+    compiled: Compiled, operand: RowOperand, chosen: Selection
+) -> tuple[PartitionedTensor, list[Tensor | None]]:
+    """Returns the rows that a mask selects, and the rows of inputs that their gradient reads.
+
+    Nothing is computed for other rows. Inputs that are stored are None, and what is no rows, a
+    transposed view, which is computed again.
+    """
+    inputs_to_save = [
+        part
+        for part in compiled.operands
+        if isinstance(part, RowOperand)
+        and part.content.store is None
+        and part.content.is_storable
+        and part.content.space is chosen.space
+    ]
+    rows, *rows_to_save = compute_rows([operand, *inputs_to_save], chosen)
+    by_operand = dict(zip(map(id, inputs_to_save), rows_to_save, strict=True))
+    saved = [by_operand.get(id(part)) for part in compiled.operands]
+    return wrap(rows, chosen.row_layout, 0), saved
 
 
 def _can_select(chosen: Selection, operand: RowOperand, history: Compiled | None) -> bool:
     """Returns whether rows, and gradients if there is a history, are computed of a selection."""
     read = Compiled([operand], is_stored).operands
-    if not serves(chosen, [InputKind.of(part) for part in read]):
+    if not serves(chosen, [input_of(part) for part in read]):
         return False
     if history is None:
         return True
@@ -175,7 +207,7 @@ def _can_select(chosen: Selection, operand: RowOperand, history: Compiled | None
         isinstance(part, RowOperand) and part.identity is not None and part.identity.requires_grad
         for part in history.operands
     ]
-    return has_selected_gradients(chosen, [InputKind.of(p) for p in history.operands], needs)
+    return has_selected_gradients(chosen, [input_of(p) for p in history.operands], needs)
 
 
 def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
@@ -216,48 +248,3 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
 
     row_pass.run(visit)
     return results
-
-
-class SelectRows(OffloadedFunction):
-    """Rows that a mask selects. Nothing is computed for other rows, nor for their gradients."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        compiled: Compiled,
-        operand: RowOperand,
-        chosen: Selection,
-        *inputs: Tensor | None,
-    ) -> PartitionedTensor:
-        ctx.differentiated = ProgramGradients(operand.content.space, compiled)
-        ctx.chosen = chosen
-        # Rows that are not stored are kept as the gradient needs them, the selected ones only. What
-        # is no rows, a transposed view, is computed again.
-        inputs_to_save = [
-            part
-            for part in compiled.operands
-            if isinstance(part, RowOperand)
-            and part.content.store is None
-            and part.content.is_storable
-            and part.content.space is chosen.space
-        ]
-        rows, *rows_to_save = compute_rows([operand, *inputs_to_save], chosen)
-        by_operand = dict(zip(map(id, inputs_to_save), rows_to_save, strict=True))
-        kept_rows = [by_operand.get(id(part)) for part in compiled.operands]
-        ctx.differentiated.save(ctx, compiled, inputs, kept_rows)
-        return wrap(rows, chosen.row_layout, 0)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        differentiated: ProgramGradients = ctx.differentiated
-        local = take_rows(grad, ctx.chosen.row_layout, 0)._local
-        [slot] = differentiated.outputs
-
-        def heads(
-            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
-        ) -> tuple[list[Tensor], list[Tensor]]:
-            return [results[slot].to_local()], [local[chunk.start : chunk.stop]]
-
-        needs = ctx.needs_input_grad[3:]
-        results = differentiated.backward(ctx, needs, [], heads, selection=ctx.chosen)
-        return (None, None, None, *results)

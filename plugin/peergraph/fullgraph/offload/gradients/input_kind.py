@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -25,56 +25,42 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 class InputKind(NamedTuple):
     """What an input of a differentiated program is, without its rows."""
 
-    kind: type
-    space: RowSpace | None = None
+    kind: type[RowOperand | SourceOperand | ResidentOperand]
+    space: RowSpace
     structure: Any = None
-    in_window: bool = False
-    plain: PlainOperand | None = None
-    """A plain tensor, without its history."""
     digest: PendingDigest | None = None
     """Of a tensor on the device."""
-    selected: SelectedOperand | None = None
-    """Rows of a gradient, which have no history."""
     is_storable: bool = True
     """Whether rows are the first dimension."""
 
-    @classmethod
-    def of(cls, operand: Operand | SelectedOperand) -> InputKind:
-        """Returns what an operand is."""
-        if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, plain=operand._replace(tensor=operand.memory))
-        if isinstance(operand, ResidentOperand):
-            return cls(ResidentOperand, operand.space, digest=operand.digest)
-        if isinstance(operand, RowOperand):
-            content = operand.content
-            return cls(RowOperand, content.space, is_storable=content.is_storable)
-        if isinstance(operand, SourceOperand):
-            return cls(SourceOperand, operand.rows.content.space, operand.structure)
-        if isinstance(operand, SelectedOperand):
-            return cls(SelectedOperand, operand.selection.space, selected=operand)
-        return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
-
-    def operand(self, saved: Tensor | None) -> Operand:
-        """Returns the operand again.
-
-        Args:
-            saved: the input of the node.
-        """
+    def operand(self, saved: Tensor) -> Operand:
+        """Returns the operand again; `saved` is the input of the node."""
         if isinstance(saved, OffloadedTensor):
             rows = RowOperand(Cell(saved._content, False), saved)
             return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
-        if self.kind is EdgesOperand:
-            return EdgesOperand(self.structure, self.in_window)
-        if isinstance(saved, PartitionedTensor):
-            assert self.space is not None
-            return ResidentOperand(saved, self.space, self.digest)
-        if self.selected is not None:
-            return cast(Operand, self.selected)
-        assert self.plain is not None
-        return self.plain
+        assert isinstance(saved, PartitionedTensor)
+        return ResidentOperand(saved, self.space, self.digest)
 
 
-def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
+Input = InputKind | EdgesOperand | PlainOperand | SelectedOperand
+"""Operands that have no rows with a history are what they are."""
+
+
+def input_of(operand: Operand | SelectedOperand) -> Input:
+    """Returns what an operand is; of a plain tensor without its history."""
+    if isinstance(operand, PlainOperand):
+        return operand._replace(tensor=operand.memory)
+    if isinstance(operand, ResidentOperand):
+        return InputKind(ResidentOperand, operand.space, digest=operand.digest)
+    if isinstance(operand, RowOperand):
+        content = operand.content
+        return InputKind(RowOperand, content.space, is_storable=content.is_storable)
+    if isinstance(operand, SourceOperand):
+        return InputKind(SourceOperand, operand.rows.content.space, operand.structure)
+    return operand
+
+
+def serves(selection: Selection, inputs: Sequence[Input]) -> bool:
     """Returns whether all rows that are read belong to selected nodes, or to edges to them.
 
     Edges that a layer changes, by self loops for example, are made of rows of other edges, of which
@@ -84,22 +70,29 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
         selection: the nodes.
         inputs: what is read.
     """
-    structures = [part.structure for part in inputs if part.structure is not None]
+    structures = [
+        part.structure
+        for part in inputs
+        if isinstance(part, EdgesOperand | InputKind) and part.structure is not None
+    ]
     nodes = selection.space.row_layout
     if any(structure.chunks.row_layout is not nodes for structure in structures):
         return False  # Rows of edges are selected, which are made of rows of nodes.
     edges = [structure.edge_layout for structure in structures]
-    with_rows = (RowOperand, ResidentOperand, SelectedOperand)
-    spaces = [part.space for part in inputs if part.kind in with_rows]
+    spaces = [part.selection.space for part in inputs if isinstance(part, SelectedOperand)]
+    spaces += [
+        part.space
+        for part in inputs
+        if isinstance(part, InputKind) and part.kind is not SourceOperand
+    ]
     return all(
         space is selection.space or any(space.row_layout is layout for layout in edges)
         for space in spaces
-        if space is not None
     )
 
 
 def has_selected_gradients(
-    selection: Selection, inputs: Sequence[InputKind], needs: Sequence[bool]
+    selection: Selection, inputs: Sequence[Input], needs: Sequence[bool]
 ) -> bool:
     """Returns whether the gradients of rows have a row for each selected one, and no other.
 
@@ -112,5 +105,5 @@ def has_selected_gradients(
     return all(
         part.is_storable and part.space is selection.space
         for part, need in zip(inputs, needs, strict=True)
-        if need and part.kind is RowOperand
+        if need and isinstance(part, InputKind) and part.kind is RowOperand
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.replicas import sum_of_ranks
 from peergraph.fullgraph.exchange.transport import split_rows
-from peergraph.fullgraph.offload.gradients.input_kind import InputKind
+from peergraph.fullgraph.offload.gradients.input_kind import InputKind, input_of
 from peergraph.fullgraph.offload.gradients.plain_inputs import PlainInputs
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place, Recipe, SourceRows
@@ -63,7 +63,7 @@ class ProgramGradients:
     def __init__(self, space: RowSpace, compiled: Compiled) -> None:
         self.space = space
         self.recipe: Recipe = compiled.recipe
-        self.kinds = [InputKind.of(operand) for operand in compiled.operands]
+        self.kinds = [input_of(operand) for operand in compiled.operands]
         self.outputs = compiled.recipe.outputs
         self.change_marks = compiled.change_marks()
 
@@ -95,8 +95,9 @@ class ProgramGradients:
         self,
         ctx: Any,
         needs: Sequence[bool],
-        roots: Sequence[RowOperand],
         heads: Heads,
+        *,
+        roots: Sequence[RowOperand] = (),
         reductions: Sequence[Tensor] = (),
         selection: Selection | None = None,
         further: Sequence[Operand] = (),
@@ -106,18 +107,18 @@ class ProgramGradients:
         Args:
             ctx: of the node.
             needs: which inputs need gradients.
+            heads: what is differentiated.
             roots: rows that are computed without gradients beside, such as those of the output's
                 gradient.
-            heads: what is differentiated.
             reductions: results of the reductions over all rows that the program asks for.
             selection: the rows that have a gradient; None: all.
             further: operands that `heads` takes: see :func:`value_at`.
         """
         refuse_second_derivative()
         saved = iter(ctx.saved_tensors)
-        with_rows = (RowOperand, SourceOperand, ResidentOperand)
-        operands = [
-            kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
+        operands: list[Any] = [
+            kind.operand(next(saved)) if isinstance(kind, InputKind) else kind
+            for kind in self.kinds
         ]
         selected_rows = {id(operands[place]): next(saved) for place in self._selected_places}
         backward = _BackwardPass(self, operands, selected_rows, roots, heads, reductions, selection)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from peergraph.fullgraph.offload.gradients.input_kind import has_selected_gradients, serves
-from peergraph.fullgraph.offload.gradients.program_gradients import ProgramGradients
+from peergraph.fullgraph.offload.gradients.program_gradients import (
+    ProgramGradients,
+    refuse_second_derivative,
+)
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Compiled, Place
 from peergraph.fullgraph.offload.programs.record import (
@@ -26,6 +29,7 @@ from peergraph.fullgraph.offload.tensor.offloaded_tensor import (
     OffloadedTensor,
     make_shell,
 )
+from peergraph.fullgraph.offload.tensor.row_space import RowSpace
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.unrecorded_views import view_without_gradients
@@ -138,6 +142,53 @@ def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
     return inputs
 
 
+def differentiable_program(
+    space: RowSpace,
+    compiled: Compiled,
+    compute: Callable[[Any], tuple[Any, Sequence[Tensor | None]]],
+    differentiate: Callable[..., dict[str, Any]],
+) -> Any:
+    """Returns what a program computes at once, as a function of its inputs. Collective.
+
+    Args:
+        space: the rows that the program visits.
+        compiled: the program.
+        compute: returns the results, and rows of inputs that the gradient does not compute again:
+            see :meth:`ProgramGradients.save`. Called with the context of the node.
+        differentiate: returns arguments of :meth:`ProgramGradients.backward`, from the gradients of
+            the results.
+    """
+    gradients = ProgramGradients(space, compiled)
+
+    def run(ctx: Any, inputs: Sequence[Tensor | None]) -> Any:
+        results, selected_rows = compute(ctx)
+        gradients.save(ctx, compiled, inputs, selected_rows)
+        return results
+
+    return _Program.apply(gradients, run, differentiate, *history_inputs(compiled.operands))
+
+
+class _Program(OffloadedFunction):
+    """The results of a program; their gradient runs it again, chunk by chunk."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        gradients: ProgramGradients,
+        run: Callable[[Any, Sequence[Tensor | None]], Any],
+        differentiate: Callable[..., dict[str, Any]],
+        *inputs: Tensor | None,
+    ) -> Any:
+        ctx.gradients, ctx.differentiate = gradients, differentiate
+        return run(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        arguments, needs = ctx.differentiate(*grads), ctx.needs_input_grad[3:]
+        return None, None, None, *ctx.gradients.backward(ctx, needs, **arguments)
+
+
 class Segment(OffloadedFunction):
     """Recorded rows as a function of stored ones; forward computes nothing."""
 
@@ -175,12 +226,12 @@ class Segment(OffloadedFunction):
         def heads(
             chunk: PassChunk, place: Place, computed: list[Any], results: list[Any]
         ) -> tuple[list[Tensor], list[Tensor]]:
-            given_rows = iter(computed)
+            grad_rows = iter(computed)
             outputs, output_grads = [], []
             for slot, grad in slots_and_grads:
                 output = results[slot]
                 if isinstance(grad, OffloadedTensor):
-                    local = next(given_rows).to_local()
+                    local = next(grad_rows).to_local()
                 elif isinstance(grad, PartitionedTensor):
                     local = place.resident_rows(
                         ResidentOperand(grad, differentiated.space, None)
@@ -204,7 +255,8 @@ class Segment(OffloadedFunction):
             serves(selection, kinds) and has_selected_gradients(selection, kinds, needs)
         ):
             selection = None
-        return (*nothing, *differentiated.backward(ctx, needs, rows, heads, selection=selection))
+        results = differentiated.backward(ctx, needs, heads, roots=rows, selection=selection)
+        return (*nothing, *results)
 
 
 class Alias(OffloadedFunction):
