@@ -65,7 +65,7 @@ class Data:
         space = graph.offloaded.spaces.find(layout)
         assert space is not None
         features = from_store(space, store)
-        features._content.is_given = True  # as rows that FullGraph.node_rows reads
+        features._content.is_input = True  # as rows that FullGraph.node_rows reads
         return features
 
     def _mapped_features(self, folder: Path, columns: int) -> Tensor:

@@ -35,7 +35,7 @@ class Function(torch.autograd.Function):
             """Returns what `forward` returns for these arguments, with a gradient."""
 
     def __init_subclass__(cls) -> None:
-        for name, decorate in (("forward", _without_zeros), ("backward", _given_a_gradient)):
+        for name, decorate in (("forward", _without_zeros), ("backward", _skipping_none)):
             method = cls.__dict__.get(name)
             if method is not None:
                 setattr(cls, name, staticmethod(decorate(method.__func__)))
@@ -51,7 +51,7 @@ def _without_zeros(forward: _Method) -> _Method:
     return run
 
 
-def _given_a_gradient(backward: _Method) -> _Method:
+def _skipping_none(backward: _Method) -> _Method:
     @wraps(backward)
     def run(ctx: Any, *grads: Tensor | None) -> Any:
         for grad in grads:

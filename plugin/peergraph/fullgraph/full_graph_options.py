@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from peergraph.fullgraph.dry_run.model_recorder import ModelRecorder
 from peergraph.fullgraph.layout.duplication import MAX_CHUNKS
-from peergraph.fullgraph.plan.choose_order import GivenOrder
+from peergraph.fullgraph.plan.choose_order import NodeOrder
 from peergraph.fullgraph.plan.schedule import RecordedModel
 from peergraph.memory import Topology
 from peergraph.number_arguments import check_number
@@ -54,7 +54,7 @@ class FullGraphOptions(TypedDict, total=False):
         progress: whether to show a bar; None (the default): for long work, on a terminal.
     """
 
-    order: GivenOrder
+    order: NodeOrder
     offload: bool | None
     num_chunks: int | None
     host_memory: int | None

@@ -24,7 +24,7 @@ from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.edge_share import (
     PIECE_EDGES,
     EdgeReader,
-    GivenEdges,
+    EdgesInput,
     Share,
     StoreReader,
     UnreadShare,
@@ -116,7 +116,7 @@ class FullGraph:
         cls,
         group: Group | None,
         num_nodes: int | Mapping[NodeType, int],
-        edges: GivenEdges | Mapping[EdgeType, GivenEdges],
+        edges: EdgesInput | Mapping[EdgeType, EdgesInput],
         *,
         memory_budget: int | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 from peergraph.fullgraph.full_graph_options import FullGraphOptions
 from peergraph.fullgraph.layout.edge_share import (
     EdgeReader,
-    GivenEdges,
+    EdgesInput,
     Share,
     edge_reader,
     first_bad_edge,
@@ -24,7 +24,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
 
 def check_graph(
-    num_nodes: int | Mapping[NodeType, int], edges: GivenEdges | Mapping[EdgeType, GivenEdges]
+    num_nodes: int | Mapping[NodeType, int], edges: EdgesInput | Mapping[EdgeType, EdgesInput]
 ) -> tuple[dict[NodeType, int], dict[EdgeType, EdgeReader]]:
     """Returns the number of nodes by type and the readers of edges by relation."""
     counts = _check_num_nodes(num_nodes)

@@ -30,6 +30,6 @@ def gradient_matrix(matrix: EdgeMatrix, need: bool = True) -> EdgeMatrix | None:
     return matrix.gradient_matrix("auto", use_deterministic(None)) if need else None
 
 
-def given_or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
+def or_empty(tensor: Tensor | None, like: Tensor) -> Tensor:
     """Returns a gradient; an empty tensor where there is none, since operators return tensors."""
     return like.new_empty(0) if tensor is None else tensor.contiguous()

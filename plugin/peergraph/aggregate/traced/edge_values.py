@@ -16,7 +16,7 @@ from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
 from peergraph.aggregate.ops.attention import Attention, aligned
 from peergraph.aggregate.ops.edge_maps import EdgeProducts
 from peergraph.aggregate.ops.operands import use_deterministic
-from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
+from peergraph.aggregate.traced.context import Context, gradient_matrix, or_empty
 from peergraph.aggregate.traced.edges import TracedEdges
 
 
@@ -77,7 +77,7 @@ def traced_sddmm_gradients(
     )
     with torch.no_grad():
         grad_left, grad_right, *_ = EdgeProducts.backward(context, grad.contiguous())
-    return given_or_empty(grad_left, grad), given_or_empty(grad_right, grad)
+    return or_empty(grad_left, grad), or_empty(grad_right, grad)
 
 
 def _gradients_of_values(
@@ -193,7 +193,7 @@ def traced_attention_gradients(
     )
     with torch.no_grad():
         gradients = Attention.backward(context, grad)[:4]
-    return [given_or_empty(each, grad) for each in gradients]
+    return [or_empty(each, grad) for each in gradients]
 
 
 def _attention_gradients(

@@ -10,7 +10,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.torch_operator import add_gradient, kernel
 from peergraph.aggregate.ops.spmm_linear import Linear
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
+from peergraph.aggregate.traced.context import Context, gradient_matrix, or_empty
 from peergraph.aggregate.traced.edges import TracedEdges
 
 
@@ -117,7 +117,7 @@ def traced_spmm_linear_gradients(
     with torch.no_grad():
         gradients = Linear.backward(context, grad)
     of_tensors = [*gradients[:4], *gradients[8:]]
-    return [given_or_empty(each, grad) for each in of_tensors]
+    return [or_empty(each, grad) for each in of_tensors]
 
 
 def _gradients_of_products(

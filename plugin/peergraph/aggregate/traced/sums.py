@@ -19,7 +19,7 @@ from peergraph.aggregate.ops.edge_maps import DestinationSums
 from peergraph.aggregate.ops.operands import use_deterministic
 from peergraph.aggregate.ops.spmm import minmax_gradients
 from peergraph.aggregate.ops.spmm_add_self import SpmmAddSelf
-from peergraph.aggregate.traced.context import Context, given_or_empty, gradient_matrix
+from peergraph.aggregate.traced.context import Context, gradient_matrix, or_empty
 from peergraph.aggregate.traced.edges import TracedEdges
 
 # Sums and means of messages.
@@ -72,7 +72,7 @@ def traced_spmm_gradients(
     )
     with torch.no_grad():
         grad_x, grad_e, *_ = DestinationSums.backward(context, grad.contiguous())
-    return given_or_empty(grad_x, grad), given_or_empty(grad_e, grad)
+    return or_empty(grad_x, grad), or_empty(grad_e, grad)
 
 
 def _spmm_gradients(
@@ -222,7 +222,7 @@ def traced_spmm_add_self_gradients(
     )
     with torch.no_grad():
         gradients = SpmmAddSelf.backward(context, grad)[:4]
-    one, two, three, four = (given_or_empty(each, grad) for each in gradients)
+    one, two, three, four = (or_empty(each, grad) for each in gradients)
     return one, two, three, four
 
 

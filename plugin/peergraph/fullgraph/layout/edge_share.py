@@ -17,7 +17,7 @@ from peergraph.memory.group.content import describe_content
 from peergraph.memory.table.id_list import check_distinct, integers
 from peergraph.store import EdgeType, Store
 
-GivenEdges = Tensor | Csc | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
+EdgesInput = Tensor | Csc | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 """COO [2, edges], or a CSC: an object, or (indptr, indices[, edge_ids])."""
 
 PIECE_EDGES = 1 << 24
@@ -320,7 +320,7 @@ class StoreReader:
         return self._cuts_by_size[world_size]
 
 
-def edge_reader(edges: GivenEdges, num_destinations: int) -> EdgeReader:
+def edge_reader(edges: EdgesInput, num_destinations: int) -> EdgeReader:
     """Returns the reader of edges as users give them.
 
     Raises:

@@ -87,9 +87,9 @@ class OffloadedGraph:
         assert space is not None
         store = store_table(self.allocator, table, layout, what, self.features_on_device)
         if self.allocator.trace is not None:
-            self.allocator.trace.add_given(store)
+            self.allocator.trace.add_input(store)
         rows = from_store(space, store)
-        rows._content.is_given = True
+        rows._content.is_input = True
         return rows
 
 

@@ -43,7 +43,7 @@ from peergraph.memory.group.content import describe_content
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.store import EdgeType, NodeType
 
-GivenOrder = str | Tensor | Mapping[NodeType, str | Tensor]
+NodeOrder = str | Tensor | Mapping[NodeType, str | Tensor]
 """A name of :data:`ORDERS`, a part for each node, or either by node type."""
 
 Parts = dict[NodeType, tuple[Tensor, tuple[int, ...]]]
@@ -98,7 +98,7 @@ def add_volumes(volumes: Mapping[EdgeType, Volume], world_size: int) -> Volume:
 
 
 def check_order(
-    order: GivenOrder, num_nodes: Mapping[NodeType, int]
+    order: NodeOrder, num_nodes: Mapping[NodeType, int]
 ) -> dict[NodeType, str | Tensor]:
     """Returns the order of each node type; types that are not named get "auto".
 

@@ -161,7 +161,7 @@ def place_rows(
     for rows in sorted(schedule.rows, key=urgency):
         live = range(rows.first, rows.last + 1)
         size = row_bytes[rows.name]
-        if rows.role == SEQUENTIAL and not rows.is_given and size:
+        if rows.role == SEQUENTIAL and not rows.is_input and size:
             left = min(rooms[0] - used[DEVICE][at] for at in live)
             if left < size:
                 left -= int(rooms[0] * SPLIT_RESERVE)
@@ -173,7 +173,7 @@ def place_rows(
         for tier, room in zip(TIERS, rooms, strict=True):
             if tier == DEVICE and rows.name in parts:
                 continue
-            if tier != DEVICE and rows.is_given:
+            if tier != DEVICE and rows.is_input:
                 placed[rows.name] = USER
                 break
             if all(used[tier][at] + size <= room for at in live):

@@ -77,7 +77,7 @@ class OffloadPlan:
 
         Of a model that is assumed it is not known whether each epoch reads them.
         """
-        features = (rows.name for rows in self.schedule.rows if rows.is_given)
+        features = (rows.name for rows in self.schedule.rows if rows.is_input)
         tiers = self.placement.tiers
         return self.model.assumed or all(tiers[name] == DEVICE for name in features)
 
@@ -326,7 +326,7 @@ def _device_items(facts: GraphFacts, model: RecordedModel) -> list[MemoryItem]:
 
     What tables of nodes have besides features stays on the device.
     """
-    features = (rows for rows in model.schedule.rows if rows.is_given)
+    features = (rows for rows in model.schedule.rows if rows.is_input)
     feature_bytes = sum(rows.share * rows.row_bytes for rows in features)
     structure, transposes, lists, narrow, edge_rows = ([] for _ in range(5))
     for rank in range(facts.world_size):

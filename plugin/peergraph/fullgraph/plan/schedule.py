@@ -28,7 +28,7 @@ class StoredRows:
         role: "source", read in the order of edges, or "sequential".
         first, last: the passes in which they exist, counted from 0.
         share: their number, in nodes of all types.
-        is_given: whether they are the user's, such as features, and not computed.
+        is_input: whether they are the user's, such as features, and not computed.
         summed, read: of sums that can also be computed again: the names of the rows that are
             summed, and of those that are read in order for it.
     """
@@ -40,7 +40,7 @@ class StoredRows:
     first: int
     last: int
     share: float = 1.0
-    is_given: bool = False
+    is_input: bool = False
     summed: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class StoredRows:
             hidden_bytes: bytes of an element of rows that are computed; None: as many as layers
                 compute with.
         """
-        narrow = hidden_bytes is not None and not self.is_given
+        narrow = hidden_bytes is not None and not self.is_input
         element = min(hidden_bytes or 0, self.element_bytes) if narrow else self.element_bytes
         return math.ceil(self.share * rows) * self.columns * element
 

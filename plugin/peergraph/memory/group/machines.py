@@ -94,7 +94,7 @@ class Machines:
         self._names = [places[ranks[0]].name for ranks in self.ranks]
         self._store = store
         self._exchanges = 0
-        self._names_given = 0
+        self._num_names = 0
 
     @classmethod
     def alone(cls, rank: int = 0, world_size: int = 1) -> Machines:
@@ -178,8 +178,8 @@ class Machines:
 
     def next_name(self) -> str:
         """Returns a new name, the same on all ranks if all call this equally often."""
-        self._names_given += 1
-        return str(self._names_given)
+        self._num_names += 1
+        return str(self._num_names)
 
     def substore(self, name: str) -> Store:
         """Returns a part of torch.distributed's store for a process group between the machines."""

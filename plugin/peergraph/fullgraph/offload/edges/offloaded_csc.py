@@ -312,7 +312,7 @@ def _are_offloaded(*features: Any) -> bool:
 
 def _comes_again(x: Any) -> bool:
     """Returns whether rows are features of the graph in training, which each epoch reads."""
-    if not isinstance(x, OffloadedTensor) or not x._content.is_given:
+    if not isinstance(x, OffloadedTensor) or not x._content.is_input:
         return False
     return torch.is_grad_enabled() and x.is_leaf and not x.requires_grad
 

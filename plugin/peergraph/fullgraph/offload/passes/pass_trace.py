@@ -99,7 +99,7 @@ class PassTrace:
 
         store._release = released
 
-    def add_given(self, store: RowStore) -> None:
+    def add_input(self, store: RowStore) -> None:
         """Notes that rows are the user's."""
         if id(store) not in self._open:
             self.add_store(store, "given", "features")

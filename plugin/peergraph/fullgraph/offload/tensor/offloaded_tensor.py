@@ -52,7 +52,7 @@ class Content:
     __slots__ = (
         "change_mark",
         "gradient_in_order",
-        "is_given",
+        "is_input",
         "is_passed",
         "is_source",
         "is_temporary",
@@ -87,7 +87,7 @@ class Content:
         """Set when the tensor that has the rows gets others in place."""
         self.keeps = False
         """Whether rows are stored when they are first computed."""
-        self.is_given = False
+        self.is_input = False
         """Whether the rows are a table of the user's, such as features, which each epoch reads."""
         self.is_passed = False
         """Whether gradients flow through the record, and not to the tensor that has the rows."""
