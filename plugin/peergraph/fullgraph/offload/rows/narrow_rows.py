@@ -36,28 +36,19 @@ class NarrowRows(RowStore):
         """Returns the bytes that cross the link: see :meth:`RowStore.moved_bytes`."""
         return self._stored.moved_bytes(start, stop)
 
-    def read(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Returns local rows start..stop on the device: see :meth:`RowStore.read`."""
-        if out is None:
-            out = self.empty(stop - start)
-        step = self._step()
-        for first in range(start, stop, step):
-            last = min(stop, first + step)
-            out[first - start : last - start].copy_(self._stored.read(first, last))
-        return out
+    def _read(self, start: int, out: Tensor) -> None:
+        for part in torch.split(out, self._step()):
+            part.copy_(self._stored.read(start, start + len(part)))
+            start += len(part)
 
     def write(self, start: int, rows: Tensor) -> None:
         """Overwrites local rows from `start` on: see :meth:`RowStore.write`."""
         self._stored.write(start, rows.to(self._stored.dtype))
 
-    def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Returns the local rows named by `rows`: see :meth:`RowStore.gather`."""
-        if out is None:
-            out = self.empty(len(rows))
+    def _gather(self, rows: Tensor, out: Tensor) -> None:
         parts = torch.split(rows, self._step()), torch.split(out, self._step())
         for local, part in zip(*parts, strict=True):
             part.copy_(self._stored.gather(local))
-        return out
 
     def scatter(self, rows: Tensor, values: Tensor) -> None:
         """Overwrites local rows: see :meth:`RowStore.scatter`."""

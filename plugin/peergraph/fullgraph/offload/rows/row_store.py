@@ -123,15 +123,18 @@ class RowStore:
             out: [stop - start, *features] on the device, which takes the rows; None: new memory,
                 or of the tier "device" a view of the store, which is not to be changed.
         """
-        rows = self.memory[start:stop]
         if out is None:
             if self.in_place:
-                return rows
+                return self.memory[start:stop]
             out = self.empty(stop - start)
+        self._read(start, out)
+        return out
+
+    def _read(self, start: int, out: Tensor) -> None:
         if self.tier == "file" and self.device.type == "cuda":
             read_staged(self.memory, start, out)
-            return out
-        return out.copy_(rows, non_blocking=True)
+        else:
+            out.copy_(self.memory[start : start + len(out)], non_blocking=True)
 
     def write(self, start: int, rows: Tensor) -> None:
         """Overwrites local rows from `start` on with `rows` [count, *features] of the device."""
@@ -153,15 +156,16 @@ class RowStore:
         """
         if out is None:
             out = self.empty(len(rows))
-        if rows.numel() == 0 or self.row_bytes == 0:
-            return out
-        rows = rows.contiguous()
+        if rows.numel() and self.row_bytes:
+            self._gather(rows.contiguous(), out)
+        return out
+
+    def _gather(self, rows: Tensor, out: Tensor) -> None:
         if self.tier == "file" and self.device.type == "cuda":
             read_staged(self.memory, rows, out)
-            return out
+            return
         view, ids = self._view(), id_list(rows, max_blocks=self._most_blocks())
         _C.gather(view, ids, out, launch_on(self.device))
-        return out
 
     def scatter(self, rows: Tensor, values: Tensor) -> None:
         """Overwrites local rows.

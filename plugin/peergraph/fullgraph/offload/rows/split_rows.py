@@ -52,13 +52,9 @@ class SplitRows(RowStore):
         if count < len(rows):
             self._others.write(start + count - self.first_count, rows[count:])
 
-    def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Returns the local rows named by `rows`: see :meth:`RowStore.gather`."""
-        if out is None:
-            out = self.empty(len(rows))
+    def _gather(self, rows: Tensor, out: Tensor) -> None:
         for store, places, local in self._parts(rows):
             out[places] = store.gather(local)
-        return out
 
     def scatter(self, rows: Tensor, values: Tensor) -> None:
         """Overwrites local rows: see :meth:`RowStore.scatter`."""

@@ -47,27 +47,19 @@ class UserRows(RowStore):
         self.first = first_of_consecutive(layout)
         """The id of the first local row if those of the others follow it in order, else None."""
 
-    def read(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        """Returns local rows start..stop on the device: see :meth:`RowStore.read`."""
-        if out is None:
-            out = self.empty(stop - start)
-        for first in range(start, stop, _PIECE_ROWS):
-            last = min(stop, first + _PIECE_ROWS)
+    def _read(self, start: int, out: Tensor) -> None:
+        for part in torch.split(out, _PIECE_ROWS):
+            stop = start + len(part)
             if self.first is None:
-                self._copy(self.row_layout.positions[first:last], out[first - start : last - start])
+                self._copy(self.row_layout.positions[start:stop], part)
             else:
-                self._copy(self.first + first, out[first - start : last - start])
-        return out
+                self._copy(self.first + start, part)
+            start = stop
 
-    def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Returns the local rows named by `rows`: see :meth:`RowStore.gather`."""
-        if out is None:
-            out = self.empty(len(rows))
-        for part in range(0, len(rows), _PIECE_ROWS):
-            local = rows[part : part + _PIECE_ROWS]
+    def _gather(self, rows: Tensor, out: Tensor) -> None:
+        for local, part in zip(*(torch.split(x, _PIECE_ROWS) for x in (rows, out)), strict=True):
             ids = local + self.first if self.first is not None else self.row_layout.positions[local]
-            self._copy(ids, out[part : part + len(local)])
-        return out
+            self._copy(ids, part)
 
     def release(self) -> None:
         """Lets go of the user's tensor. A second call does nothing."""
