@@ -143,11 +143,7 @@ class Call:
     def _dry_run_key(self) -> Hashable:
         if self._key is None or None in self._kinds:
             return None
-        return (
-            self._key,
-            *self._kinds,
-            torch.get_default_dtype(),
-        )
+        return self._key, *self._kinds, torch.get_default_dtype()
 
     def cached_dry_run(self) -> DryRun | None:
         """Returns what the function has made of equal probes before, if it is known."""
@@ -187,20 +183,32 @@ class Call:
                 cache_dry_run(self.space.spaces.dry_runs, key, dry_run)
             return self.finish_as(dry_run)
         record = Record(self.operation(), self.operands, self.seeds)
-        by_output: dict[int, Any] = {}
+        by_output: dict[int, Tensor] = {}
         for index, output in enumerate(tensors_in(result)):
-            if id(output) not in by_output:
-                by_output[id(output)] = self._result(record, index, output)
-        return map_nested(
-            result, lambda part: by_output.get(id(part), part) if isinstance(part, Tensor) else part
-        )
+            if isinstance(output, PartitionedTensor) and id(output) not in by_output:
+                dry_run = self._dry_run_of(output)
+                by_output[id(output)] = self.finish_as(dry_run, record, index)
+        return map_nested(result, lambda part: by_output.get(id(part), part))
 
-    def finish_as(self, dry_run: DryRun) -> Tensor:
-        """Returns the only result of the call, by what it makes of the probes."""
+    def finish_as(self, dry_run: DryRun, record: Record | None = None, index: int = 0) -> Tensor:
+        """Returns a result of the call, by what it makes of the probes.
+
+        Args:
+            dry_run: of the result.
+            record: of the call; None: it is made, for the only result.
+            index: of the result.
+        """
         if dry_run.is_operand is not None:
             return self.tensors[dry_run.is_operand]
-        record = Record(self.operation(), self.operands, self.seeds)
-        return self._make_result(record, 0, dry_run)
+        record = record or Record(self.operation(), self.operands, self.seeds)
+        content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)
+        result = recorded(content, dry_run.needs_grad, dry_run.is_leaf, bool(dry_run.aliases))
+        for place in dry_run.aliases:
+            tensor = self.tensors[place]
+            assert isinstance(tensor, OffloadedTensor)
+            tensor.note_alias(result)
+            result._cell.aliases = tensor._cell.aliases
+        return result
 
     def _dry_run_of(self, output: PartitionedTensor) -> DryRun:
         same = next((i for i, probe in enumerate(self.probes) if probe is output), None)
@@ -210,16 +218,6 @@ class Call:
             if isinstance(tensor, OffloadedTensor) and share_memory(probe, output)
         )
         return DryRun(detached(output), output.requires_grad, output.is_leaf, same, aliases)
-
-    def _make_result(self, record: Record, index: int, dry_run: DryRun) -> OffloadedTensor:
-        content = Content(self.space_of(dry_run.probe), dry_run.probe, record=record, output=index)
-        result = recorded(content, dry_run.needs_grad, dry_run.is_leaf, bool(dry_run.aliases))
-        for place in dry_run.aliases:
-            tensor = self.tensors[place]
-            assert isinstance(tensor, OffloadedTensor)
-            tensor.note_alias(result)
-            result._cell.aliases = tensor._cell.aliases
-        return result
 
     def changed(self) -> list[int]:
         """The operands that the function has changed in place."""
@@ -235,14 +233,6 @@ class Call:
             for place, (probe, version) in enumerate(zip(self.probes, self._versions, strict=True))
             if _versions_of(probe) != version
         ]
-
-    def _result(self, record: Record, index: int, output: Tensor) -> Tensor:
-        if not isinstance(output, PartitionedTensor):
-            return output
-        dry_run = self._dry_run_of(output)
-        if dry_run.is_operand is not None:
-            return self.tensors[dry_run.is_operand]
-        return self._make_result(record, index, dry_run)
 
     def _finish_in_place(self, changed: list[int], result: Any) -> Any:
         [place] = changed if len(changed) == 1 else [-1]
@@ -297,6 +287,7 @@ class Call:
         """Returns what stands for a tensor argument: its operand, its part of the key under which
         a dry run is cached, and a function that makes the few rows of it that a dry run reads.
         """
+        changes = self.changes  # not `self` in what makes a probe
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe
             local = probe._local
@@ -305,9 +296,8 @@ class Call:
                 *(probe.row_layout, probe.partitioned_dim, tensor.requires_grad),
             )
             return (
-                row_operand(tensor),
-                kind,
-                functools.partial(_offloaded_probe, tensor, self.changes),
+                *(row_operand(tensor), kind),
+                lambda: _changeable(tensor, probe_of(tensor), changes),
             )
         if isinstance(tensor, NodeIndex):
             tensor = tensor.shared_ids()
@@ -317,12 +307,14 @@ class Call:
             dim, local = of_device.partitioned_dim, of_device._local
             shape = *local.shape[:dim], *local.shape[dim + 1 :]
             kind = shape, local.dtype, layout, dim, of_device.requires_grad
-            changes, make = self.changes, functools.partial(resident_probe, of_device, layout)
-            return operand, kind, lambda: _changeable(tensor, make(), changes)  # not of `self`
+            return (
+                *(operand, kind),
+                lambda: _changeable(tensor, resident_probe(of_device, layout), changes),
+            )
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
-        make_probe = functools.partial(_changeable, tensor, tensor, self.changes)
-        return PlainOperand.of(tensor), _dry_run_key_of_plain(tensor), make_probe
+        plain = PlainOperand.of(tensor), _dry_run_key_of_plain(tensor)
+        return *plain, lambda: _changeable(tensor, tensor, changes)
 
 
 def _is_elsewhere(tensor: Tensor, first: OffloadedTensor) -> bool:
@@ -353,10 +345,6 @@ def _changeable(tensor: Tensor, probe: Tensor, changes: bool) -> Tensor:
         return probe  # A leaf that needs gradients cannot be changed in place.
     with torch.enable_grad():
         return probe.clone() if tensor.requires_grad or probe is tensor else probe
-
-
-def _offloaded_probe(handle: OffloadedTensor, changes: bool) -> Tensor:
-    return _changeable(handle, probe_of(handle), changes)
 
 
 def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
