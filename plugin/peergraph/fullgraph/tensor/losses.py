@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import _reduction
 
 from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
+from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.conversions import (
     distribute,
@@ -100,31 +101,34 @@ def _register_class_loss(loss: Callable[..., Tensor]) -> None:
     def run(*args: Any, **kwargs: Any) -> Tensor:
         bound, reduction = _bind(signature, args, kwargs)
         arguments = bound.arguments
-        del arguments["reduction"]
-        input, target, weight = (arguments.pop(name) for name in ("input", "target", "weight"))
-
-        def of_rows(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
-            return loss(rows, labels, weights, reduction=how, **arguments)
-
-        ignored = arguments["ignore_index"]
-        return _class_loss(loss.__name__, of_rows, input, target, weight, ignored, reduction)
+        layout = _enter_classes(loss.__name__, arguments)
+        group, labels, weight = layout.group, arguments["target"], arguments["weight"]
+        whole = reduction == "none" or group.world_size == 1
+        arguments["reduction"] = reduction if whole else "sum"
+        result = loss(**arguments)
+        if reduction == "none":
+            return from_local(result, layout, 0)
+        if group.world_size == 1:
+            return result
+        if reduction == "sum":
+            return sum_over_ranks(result, group)
+        if labels.is_floating_point():
+            return sum_over_ranks(result, group) / layout.size
+        counted = labels != arguments["ignore_index"]
+        if weight is None:
+            divisor = counted.sum().to(result.dtype)
+        else:
+            divisor = (weight[torch.where(counted, labels, 0)] * counted).sum()
+        both = sum_over_ranks(torch.stack([result, divisor]), group)
+        mean: Tensor = both[0] / both[1]
+        return mean
 
     FUNCTION_RULES[loss] = run
 
 
-_register_class_loss(F.cross_entropy)
-_register_class_loss(F.nll_loss)
-
-
-def _class_loss(
-    name: str,
-    loss: Callable[[Tensor, Tensor, Tensor | None, str], Tensor],
-    input: Any,
-    target: Any,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-) -> Tensor:
+def _enter_classes(name: str, arguments: dict[str, Any]) -> RowLayout:
+    """Makes the rows, labels and weights of classes those of this rank; returns their layout."""
+    input, target = arguments["input"], arguments["target"]
     if isinstance(input, PartitionedTensor) and input.row_layout.by_ids:
         if not isinstance(target, PartitionedTensor):  # it follows the list of ids
             target = distribute(target, input.row_layout)
@@ -137,25 +141,13 @@ def _class_loss(
                 f"{type(value).__name__} of shape {tuple(value.shape)}: "
                 "see peergraph.fullgraph.like"
             )
-    require_same_rows(name, input.row_layout, target.row_layout)
-    rows, labels = input.to_local(), target.to_local()
-    group = input.row_layout.group
-    if weight is not None:
-        weight = replicated(weight, group)
-    if reduction == "none":
-        return from_local(loss(rows, labels, weight, "none"), input.row_layout, 0)
-    if group.world_size == 1:
-        return loss(rows, labels, weight, reduction)
-    total = loss(rows, labels, weight, "sum")
-    if reduction == "sum":
-        return sum_over_ranks(total, group)
-    if labels.is_floating_point():
-        return sum_over_ranks(total, group) / int(target.shape[0])
-    counted = labels != ignore_index
-    if weight is None:
-        divisor = counted.sum().to(total.dtype)
-    else:
-        divisor = (weight[torch.where(counted, labels, 0)] * counted).sum()
-    both = sum_over_ranks(torch.stack([total, divisor]), group)
-    mean: Tensor = both[0] / both[1]
-    return mean
+    layout: RowLayout = input.row_layout
+    require_same_rows(name, layout, target.row_layout)
+    arguments["input"], arguments["target"] = input.to_local(), target.to_local()
+    if arguments["weight"] is not None:
+        arguments["weight"] = replicated(arguments["weight"], layout.group)
+    return layout
+
+
+_register_class_loss(F.cross_entropy)
+_register_class_loss(F.nll_loss)
