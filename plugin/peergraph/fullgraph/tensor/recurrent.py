@@ -86,7 +86,9 @@ def _local(name: str, x: Tensor, layout: RowLayout, dim: int) -> Tensor:
     if not isinstance(x, PartitionedTensor):
         return distribute(x, layout, dim).to_local()
     if x.partitioned_dim != dim and layout.size == x.row_layout.size == x.shape[dim] == 1:
-        x = x.transpose(x.partitioned_dim, dim)  # type: ignore[assignment]  # new_zeros(1, 1, width)
+        moved = x.transpose(x.partitioned_dim, dim)  # new_zeros(1, 1, width)
+        assert isinstance(moved, PartitionedTensor)
+        x = moved
     if x.partitioned_dim != dim:
         not_implemented(name, "features are partitioned")
     require_same_rows(name, layout, x.row_layout)
