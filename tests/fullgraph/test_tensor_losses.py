@@ -95,7 +95,34 @@ def labelled_elements(i: Inputs) -> Tensor:
     return F.mse_loss(i.x[known], i.y[known]) + (i.x[known] * i.y[known]).sum()
 
 
+def of_equal_rows(i: Inputs) -> list[Tensor]:
+    """Of plain rows that are all one vector, whose gradient is a sum over all rows."""
+    rows = i.b.expand(13, 6)
+    return [
+        *(F.mse_loss(i.x, rows), F.l1_loss(rows, i.x, reduction="sum")),
+        F.kl_div(i.b.log_softmax(0).expand(13, 6), i.x.detach().softmax(1), reduction="batchmean"),
+        i.w.new_zeros(6, 6).index_add(0, i.labels, rows),
+        i.w.new_zeros(6, 6).scatter_add(0, i.labels.unsqueeze(1).expand(13, 6), rows),
+    ]
+
+
+def of_one_row(i: Inputs) -> list[Tensor]:
+    """Rows that are one row, with a plain tensor of one row: its gradient is plain."""
+    one, row = i.x[3:4], i.b.view(1, 6)
+    by_mask, by_ids = i.x[i.few][:1], i.x[i.ids[:1]]
+    changed = one.clone()
+    changed += row
+    return [
+        *(F.mse_loss(row, one), F.smooth_l1_loss(by_mask, row), F.cosine_similarity(by_ids, row)),
+        *(one * row, by_mask + row, torch.cat([by_ids, row], 1), torch.where(one > 0, one, row)),
+        *(changed, F.pairwise_distance(one, row), i.v[4:5] * i.c.view(1)),
+        one + F.embedding(torch.zeros(1, dtype=torch.int64, device=i.b.device), row),
+    ]
+
+
 CASES: dict[str, Case] = {
+    "of equal rows": of_equal_rows,
+    "of one row": of_one_row,
     "cross_entropy": classes(),
     "with weights": classes(weight="b"),
     "with an ignored class": classes(ignore_index=3),

@@ -16,7 +16,8 @@ class PlainRowsError(ValueError):
     """An operation below autograd got plain rows, whose gradient needs a rule above autograd.
 
     Raised where the rows were named by a list of ids, as in ``z[heads] * relation[types]``: then
-    the tensor follows the list, and the call is made again with each rank's part of it.
+    the tensor follows the list, and the call is made again with each rank's part of it. The same
+    with one row in both tensors.
 
     Args:
         message: of the error where the tensor is no argument of the call.
@@ -106,9 +107,12 @@ def local_rows_of_plain(
     rows = tensor.shape[dim]
     if rows == 1 and layout.size != 1:
         return tensor
-    if rows == layout.size and (rows <= 1 or tensor.stride(dim) == 0):
-        return tensor.narrow(dim, 0, layout.local_count)
     is_backward = torch._C._current_graph_task_id() != -1
+    if rows == layout.size and (rows <= 1 or tensor.stride(dim) == 0):
+        if rows <= 1 and tensor.requires_grad and torch.is_grad_enabled() and not is_backward:
+            # It broadcasts with no row: autograd would take the rows' gradient for the tensor's.
+            refuse_plain(name, tensor, layout, dim)
+        return tensor.narrow(dim, 0, layout.local_count)
     if rows == layout.size and (is_backward or (layout.by_ids and not tensor.requires_grad)):
         return tensor.index_select(dim, layout.positions.to(tensor.device))
     if rows == layout.size and not tensor.requires_grad:
@@ -138,7 +142,7 @@ def refuse_plain(name: OpOverload | str, tensor: Tensor, layout: RowLayout, dim:
             "peergraph.fullgraph.like(partitioned, plain) or make it from the partitioned one "
             "(x.new_zeros, torch.zeros_like(x), ...)"
         )
-        if layout.by_ids and tensor.requires_grad:
+        if (layout.by_ids or layout.size <= 1) and tensor.requires_grad:
             raise PlainRowsError(message, tensor, layout, dim)
         raise ValueError(message)
     raise ValueError(

@@ -16,6 +16,7 @@ from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.ranks import Ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import PlainRowsError, SplitRowsError, rows_in_layout
+from peergraph.fullgraph.tensor.nested import map_nested, tensors_in
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import METHODS, method
@@ -211,14 +212,17 @@ def with_own_rows(
 
     Raises the error where the tensor is none of them.
     """
-    if not any(value is error.tensor for value in (*args, *kwargs.values())):
+    tensors, of, layout = tensors_in((args, kwargs)), error.tensor, error.row_layout
+    plain = [value for value in tensors if value is of]
+    if not plain and layout.size <= 1:  # of a function that torch makes of others
+        plain = [x for x in tensors if type(x) is not PartitionedTensor and x.shape == of.shape]
+    if not plain:
         raise error
-    rows = distribute(error.tensor, error.row_layout, error.dim)
-
-    def entered(value: Any) -> Any:
-        return rows if value is error.tensor else value
-
-    return tuple(map(entered, args)), {name: entered(v) for name, v in kwargs.items()}
+    rows = {id(value): distribute(value, layout, error.dim) for value in plain}
+    again: tuple[tuple[Any, ...], dict[str, Any]] = map_nested(
+        (args, kwargs), lambda value: rows.get(id(value), value)
+    )
+    return again
 
 
 @method(SplitRowsError.again)

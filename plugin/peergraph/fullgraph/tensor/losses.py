@@ -71,7 +71,10 @@ def _enter(value: Tensor, local: Tensor, like: PartitionedTensor) -> Tensor:
             value = redistribute(value, like.row_layout)
         return value.to_local()
     # A plain tensor is equal on all ranks, or this rank's rows of one that follows a list of ids.
-    return replicated(value, like.row_layout.group) if value is local else local
+    if value is not local and not value.requires_grad:
+        return local
+    plain = replicated(value, like.row_layout.group)
+    return localize("loss", (like, plain))[1][1]  # type: ignore[no-any-return]
 
 
 def _bind(

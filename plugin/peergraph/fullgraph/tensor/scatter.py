@@ -249,8 +249,11 @@ def _source(name: str, dim: int, index: PartitionedTensor, src: Any) -> Partitio
             not_implemented(name, "the values are not partitioned along the scattered dimension")
         require_same_rows(name, index.row_layout, src.row_layout)
         return src
-    rows = local_rows_of_plain(name, src, index.row_layout, dim - src.dim())
-    return from_local(rows, index.row_layout, dim)
+    layout, from_end = index.row_layout, dim - src.dim()
+    rows = local_rows_of_plain(name, src, layout, from_end)
+    if src.requires_grad:
+        rows = local_rows_of_plain(name, replicated(src, layout.group), layout, from_end)
+    return from_local(rows, layout, dim)
 
 
 def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
