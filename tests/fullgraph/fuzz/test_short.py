@@ -85,7 +85,7 @@ def test_a_seed_says_everything() -> None:
         ("check('x', x.float())", DIFFERS),
         ("check('x', x[:3].unsqueeze(0))", DIFFERS),
         ("check('y', x[:3])", DIFFERS),
-        ("x.histc()", NAMED),
+        ("x.histogram(4)", NAMED),
         ("x.nothing", UNNAMED),
     ],
 )
