@@ -78,9 +78,11 @@ def _register_batched(function: Any, dims: int) -> None:
             not_implemented(name, "rows are not the batch")
         if input.ndim != dims + 2:
             not_implemented(name, "rows are channels of one sample")
-        local_args = [enter(name, arg, input) for arg in args]
+        if any(isinstance(arg, PartitionedTensor) for arg in (*args, *kwargs.values())):
+            not_implemented(name, "its weights are partitioned")
+        weights = [enter(name, arg, input) for arg in args]
         named = {key: enter(name, arg, input) for key, arg in kwargs.items()}
-        result = function(input.to_local(), *local_args, **named)
+        result = function(input.to_local(), *weights, **named)
         if isinstance(result, Tensor):
             return from_local(result, input.row_layout)
         return tuple(from_local(part, input.row_layout) for part in result)

@@ -234,13 +234,13 @@ def test_a_batch_is_the_sample(plain: Data, device: torch.device) -> None:
     sample = sampler.sample(torch.arange(BATCH, device=device), 3)
     edges, input_id = sample.edge_index[EDGE], torch.arange(BATCH, device=device)
     batches = LoaderBatches(loader, core.store)
-    batch = batches.make(sample, (input_id, None))
+    batch = batches.make(sample, ((input_id, None), None))
     assert batch.edge_index is not edges
     assert batch.edge_index.data_ptr() == edges.data_ptr()
     assert batch.n_id.data_ptr() == sample.nodes[NODE].data_ptr()
     assert batch_structures.attached(batch.edge_index) is not None
     assert list(batch.keys()) == list(next(iter(loader)).keys())
-    other = batches.make(padded_copy(sample, 1), (input_id, None))
+    other = batches.make(padded_copy(sample, 1), ((input_id, None), None))
     assert other.edge_index.data_ptr() != edges.data_ptr()
     assert other.n_id[sample.is_padding(NODE)].eq(1).all()
     assert torch.equal(other.edge_index, edges)
