@@ -12,12 +12,12 @@ _DTYPES = [torch.float64]
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize(("ranks", "chunks"), [(3, None), (1, 2)], ids=["partitioned", "offloaded"])
 def test_operators_end_as_on_plain_tensors(ranks: int, chunks: int | None, part: int) -> None:
-    ends, faults = run_ranks(compare, ranks, part, 2, 1, chunks, _DTYPES, "cpu")[0]
+    ends, faults = run_ranks(compare, ranks, part, 4, 1, chunks, _DTYPES, "cpu")[0]
     assert not faults, "\n".join(faults)
-    assert ends["equal"] > 100, ends
+    assert ends["equal"] > 50, ends
 
 
 @pytest.mark.timeout(280)
