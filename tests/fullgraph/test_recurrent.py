@@ -74,8 +74,8 @@ def _check() -> None:
     )
     results = []
     for x in (sequence, distribute(sequence, one)):
-        found = lstm(x, (x.new_zeros(1, 1, 4), x.new_zeros(1, 1, 4)))[1][0]
-        results.append(found.full_tensor() if isinstance(found, PartitionedTensor) else found)
+        state = lstm(x, (x.new_zeros(1, 1, 4), x.new_zeros(1, 1, 4)))[1][0]
+        results.append(state.full_tensor() if isinstance(state, PartitionedTensor) else state)
     torch.testing.assert_close(*results)
     steps = distribute(torch.randn(2, ROWS, 3), layout, 1)
     with pytest.raises(NotImplementedError, match="steps of sequences are partitioned"):

@@ -28,6 +28,7 @@ from peergraph.integration import SampleCounts, has_static_shapes
 from peergraph.integration.captured import captured_training
 from peergraph.memory.device.capture_mode import is_capturing
 from peergraph_dgl.loader import blocks as blocks_module
+from tests.adapters.captured_results import adam, assert_same_results, loop_results
 
 NODES, WIDTH, CLASSES, BATCH = 400, 10, 4, 32
 SEEDS = torch.arange(20, 20 + 5 * BATCH + 7)
@@ -115,39 +116,19 @@ def make_loader(g: Any, device: torch.device, sampler: Any = None, **options: An
     )
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), 0.01)
-
-
 def seed_all() -> None:
     torch.manual_seed(9)
     np.random.seed(9)  # noqa: NPY002  # DGL's loader draws the order of seeds from it
 
 
 def loop(loader: Any, model: nn.Module, loss: Any = loss_of, epochs: int = 2) -> list[Any]:
-    optimizer, results = adam(model), []
     seed_all()
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            value, *others = loss(model, batch)
-            value.backward()
-            optimizer.step()
-            results.append((value.detach(), *others))
-    return results
+    return loop_results(loader, model, loss, epochs)
 
 
 def run(training: Any, epochs: int = 2) -> list[Any]:
     seed_all()
     return [result for _ in range(epochs) for result in training]
-
-
-def assert_same(results: list[Any], expected: list[Any]) -> None:
-    """Seeds are equal. Losses differ only by the order of sums."""
-    assert len(results) == len(expected)
-    for (value, *others), (expected_value, *of_loop) in zip(results, expected, strict=True):
-        torch.testing.assert_close(value, expected_value, rtol=2e-4, atol=2e-5)
-        assert all(map(torch.equal, others, of_loop))
 
 
 def check(loader: Any, make: Any, loss: Any = loss_of) -> Any:
@@ -157,7 +138,7 @@ def check(loader: Any, make: Any, loss: Any = loss_of) -> Any:
     loader.dataset._indices.copy_(order)  # it is shuffled in place
     model = make()
     training = peergraph_dgl.capture(loader, model, adam(model), loss)
-    assert_same(run(training), expected)
+    assert_same_results(run(training), expected)
     return training
 
 

@@ -332,20 +332,20 @@ def test_structures_of_slices_are_made_once(
         return HeteroConv({t: SAGEConv((width, width), 32) for t in EDGE_TYPES})
 
     model = accelerate(TrimmedModel(layer).to(device))
-    made: list[weakref.ref[RelationBlocks]] = []
+    structures: list[weakref.ref[RelationBlocks]] = []
     make = RelationBlocks.__init__
 
     def record(blocks: RelationBlocks, *args: Any, **options: Any) -> None:
-        made.append(weakref.ref(blocks))
+        structures.append(weakref.ref(blocks))
         make(blocks, *args, **options)
 
     monkeypatch.setattr(RelationBlocks, "__init__", record)
     first, second = model(batch), model(batch)
     assert torch.equal(first, second)
-    assert len(made) == len(model.convs)
+    assert len(structures) == len(model.convs)
     del first, second, batch
     gc.collect()
-    assert not any(blocks() for blocks in made)
+    assert not any(blocks() for blocks in structures)
 
 
 def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

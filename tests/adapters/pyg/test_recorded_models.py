@@ -117,8 +117,8 @@ def test_typed_models_count_rows_of_types() -> None:
 
     plan = plan_for(data, peergraph_pyg.accelerate(Typed()), loss)
     assert plan.model is not None
-    given = sorted(rows.share for rows in plan.model.schedule.rows if rows.is_input)
-    assert given == pytest.approx([0.25, 0.75], abs=0.01)
+    shares = sorted(rows.share for rows in plan.model.schedule.rows if rows.is_input)
+    assert shares == pytest.approx([0.25, 0.75], abs=0.01)
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])

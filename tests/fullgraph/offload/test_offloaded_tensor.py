@@ -133,8 +133,8 @@ def among_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """Functions of other rows that run on the device, of single columns."""
     v, chosen = (x * s)[:, 0], x.softmax(1).max(1).values > 0.4
     top, ids = v.topk(3)
-    found = [torch.where(chosen & mask)[0], (v > 0).nonzero().view(-1), torch.unique(v > 0), ids]
-    counts = torch.cat([torch.stack([part.sum(), part.amax()]).double() for part in found])
+    results = [torch.where(chosen & mask)[0], (v > 0).nonzero().view(-1), torch.unique(v > 0), ids]
+    counts = torch.cat([torch.stack([part.sum(), part.amax()]).double() for part in results])
     return torch.cat([top, counts, v.diff().square().sum().view(1), torch.histc(v.detach(), 4)])
 
 

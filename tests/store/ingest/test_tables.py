@@ -262,11 +262,11 @@ def test_times_just_before_a_second(nanoseconds: int, zone: str | None, tmp_path
     parquet.write_table(arrow.table({"at": times}), tmp_path / "t.parquet")
     Store.ingest(tmp_path / "store", tables={"t": TableFiles(tmp_path / "t.parquet")})
     store = Store.load(tmp_path / "store", device="cpu")
-    found = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None).col_stats["at"]
+    statistics = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None).col_stats["at"]
     [expected] = _times(pd.Series(values[:1])).tolist()
     for kind in (StatType.OLDEST_TIME, StatType.NEWEST_TIME, StatType.MEDIAN_TIME):
-        assert found[kind].tolist() == expected
-    assert found[StatType.YEAR_RANGE] == [expected[0]] * 2
+        assert statistics[kind].tolist() == expected
+    assert statistics[StatType.YEAR_RANGE] == [expected[0]] * 2
 
 
 def test_semantic_types_are_named(tmp_path: Path) -> None:

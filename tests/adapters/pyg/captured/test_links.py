@@ -18,7 +18,8 @@ from peergraph.integration import SampleCounts
 from peergraph.integration.captured import captured_training
 from peergraph.store import NODE
 from peergraph_pyg import HardNegatives, InBatchNegatives
-from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, adam, captured, sage
+from tests.adapters.captured_results import adam, assert_same_results, loop_results
+from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, captured, sage
 
 LINKS = 6 * BATCH + 9
 
@@ -92,26 +93,6 @@ def loss_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
     return F.mse_loss(wide.sigmoid(), targets), ids, targets, batch.input_id
 
 
-def loop(loader: Any, model: nn.Module, loss: Any = loss_of, epochs: int = 2) -> list[Any]:
-    optimizer, results = adam(model), []
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            value, *others = loss(model, batch)
-            value.backward()
-            optimizer.step()
-            results.append((value.detach(), *others))
-    return results
-
-
-def assert_same(results: list[Any], expected: list[Any]) -> None:
-    """Equal links, labels and positions; equal losses but for the order of sums."""
-    assert len(results) == len(expected)
-    for (value, *others), (expected_value, *of_loop) in zip(results, expected, strict=True):
-        torch.testing.assert_close(value, expected_value, rtol=2e-4, atol=2e-5)
-        assert all(map(torch.equal, others, of_loop))
-
-
 @pytest.mark.parametrize(
     "kind",
     ["ratio", "classes", "values", "triplet", "triplets", "weights", "in batch", "hard"],
@@ -119,14 +100,14 @@ def assert_same(results: list[Any], expected: list[Any]) -> None:
 def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: str) -> None:
     loader, model = make_loader(plain, device, **options_of(kind)), sage(device)
     torch.manual_seed(9)
-    expected = loop(loader, model)
+    expected = loop_results(loader, model, loss_of)
     after = torch.rand(4)
     model = sage(device)
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     torch.manual_seed(9)
     results = captured(training)
     assert torch.equal(torch.rand(4), after)
-    assert_same(results, expected)
+    assert_same_results(results, expected)
     assert len(training) == 7
     # The last batches; the number of distinct ends, which differs, has room.
     assert training.num_eager == 2
@@ -143,11 +124,11 @@ def test_a_loop_in_order(plain: Data, device: torch.device) -> None:
     loader = make_loader(plain, device, batch_size=2000, neg_sampling_ratio=0.5, **options)
     model = sage(device)
     torch.manual_seed(9)
-    expected = loop(loader, model, epochs=3)
+    expected = loop_results(loader, model, loss_of, epochs=3)
     model = sage(device)
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     torch.manual_seed(9)
-    assert_same(captured(training, 3), expected)
+    assert_same_results(captured(training, 3), expected)
     assert training.num_eager == 0
 
 
@@ -158,7 +139,7 @@ def test_batches_that_exceed_the_shape(
     """Their steps are those of the loop, and counted; the next epoch's shape has room."""
     loader, model = make_loader(plain, device, **options_of("ratio")), sage(device)
     torch.manual_seed(9)
-    expected = loop(loader, model, epochs=3)
+    expected = loop_results(loader, model, loss_of, epochs=3)
     find = captured_training.find_bounds
 
     def too_small(*args: Any) -> SampleCounts:
@@ -175,7 +156,7 @@ def test_batches_that_exceed_the_shape(
     assert exceeding > 1
     results += captured(training, 2)
     assert training.num_eager < exceeding + 6
-    assert_same(results, expected)
+    assert_same_results(results, expected)
 
 
 def test_negatives_that_change(plain: Data, device: torch.device) -> None:
@@ -192,7 +173,7 @@ def test_negatives_that_change(plain: Data, device: torch.device) -> None:
         return results
 
     model = sage(device)
-    expected = epochs(lambda: loop(loader, model, epochs=1))
+    expected = epochs(lambda: loop_results(loader, model, loss_of, epochs=1))
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     results = epochs(lambda: captured(training, 1))
     assert training.num_eager == 2
@@ -281,10 +262,10 @@ def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) 
 
     model = make()
     torch.manual_seed(9)
-    expected = loop(loader, model, loss)
+    expected = loop_results(loader, model, loss)
     model = make()
     training = peergraph_pyg.capture(loader, model, adam(model), loss)
     torch.manual_seed(9)
-    assert_same(captured(training), expected)
+    assert_same_results(captured(training), expected)
     assert training.num_eager == 2
     assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)

@@ -23,12 +23,12 @@ from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
 from peergraph_pyg.captured.loader_batches import LoaderBatches
 from peergraph_pyg.data import batch_structures
+from tests.adapters.captured_results import adam
 from tests.adapters.pyg.captured.training import (
     BATCH,
     CLASSES,
     FANOUTS,
     WIDTH,
-    adam,
     captured,
     loop,
     loss_of,

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import peergraph_pyg
+from tests.adapters.captured_results import adam
 from tests.adapters.pyg.captured.training import (
-    adam,
     captured,
     loop,
     loss_of,

@@ -14,12 +14,12 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
+from tests.adapters.captured_results import adam
 from tests.adapters.pyg.captured.training import (
     CLASSES,
     FANOUTS,
     NODES,
     WIDTH,
-    adam,
     loss_of,
     make_loader,
     sage,

@@ -12,7 +12,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch_geometric.data import Data
 
 import peergraph_pyg
-from tests.adapters.pyg.captured.training import adam, loss_of, make_loader, sage
+from tests.adapters.captured_results import adam
+from tests.adapters.pyg.captured.training import loss_of, make_loader, sage
 
 
 def scaler_of(device: torch.device, **options: Any) -> torch.amp.GradScaler:

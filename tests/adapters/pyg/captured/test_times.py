@@ -14,7 +14,8 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
-from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, adam, captured, sage
+from tests.adapters.captured_results import adam, assert_same_results, loop_results
+from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, captured, sage
 from tests.adapters.pyg.captured.training import loss_of as loss_of_nodes
 
 SEEDS, TIMES = torch.arange(50, 50 + 6 * BATCH + 8), 100
@@ -58,33 +59,14 @@ def time_loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
     return loss_of_nodes(model, with_age), batch.input_id, age[:size].clone()
 
 
-def loop(loader: Any, model: nn.Module, loss: Any, epochs: int = 2) -> list[Any]:
-    optimizer, results = adam(model), []
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            value, *others = loss(model, batch)
-            value.backward()
-            optimizer.step()
-            results.append((value.detach(), *others))
-    return results
-
-
-def assert_same(results: list[Any], expected: list[Any]) -> None:
-    assert len(results) == len(expected)
-    for (value, *others), (expected_value, *of_loop) in zip(results, expected, strict=True):
-        torch.testing.assert_close(value, expected_value, rtol=2e-4, atol=2e-5)
-        assert all(map(torch.equal, others, of_loop))
-
-
 def check(loader: Any, make: Any, loss: Any, device: torch.device) -> None:
     model = make()
     torch.manual_seed(9)
-    expected = loop(loader, model, loss)
+    expected = loop_results(loader, model, loss)
     model = make()
     training = peergraph_pyg.capture(loader, model, adam(model), loss)
     torch.manual_seed(9)
-    assert_same(captured(training), expected)
+    assert_same_results(captured(training), expected)
     assert training.num_eager == 2
     assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
 
@@ -188,7 +170,7 @@ def typed() -> HeteroData:
     return data
 
 
-def make_typed(typed: HeteroData, device: torch.device) -> nn.Module:
+def make_typed_model(typed: HeteroData, device: torch.device) -> nn.Module:
     torch.manual_seed(5)
     model = Typed(typed.edge_types).to(device)
     with torch.no_grad():  # the sizes of its weights
@@ -218,7 +200,7 @@ def test_typed_nodes(typed: HeteroData, device: torch.device) -> None:
         out = model(batch, users.seed_time)["user"][: users.batch_size]
         return out.square().mean(), users.seed_time
 
-    check(loader, lambda: make_typed(typed, device), loss, device)
+    check(loader, lambda: make_typed_model(typed, device), loss, device)
 
 
 @pytest.mark.parametrize("relation", [("user", "buys", "item"), ("user", "knows", "user")])
@@ -251,7 +233,7 @@ def test_typed_links(
         trees = [batch[t].batch[e] for t, e in ((source_type, source), (target_type, target))]
         return value, *trees
 
-    check(loader, lambda: make_typed(typed, device), loss, device)
+    check(loader, lambda: make_typed_model(typed, device), loss, device)
 
 
 def test_a_loss_that_counts_the_nodes_of_a_tree(plain: Data, device: torch.device) -> None:

@@ -16,7 +16,8 @@ from torch_geometric.utils import trim_to_layer
 import peergraph_pyg
 from peergraph.integration import has_static_shapes
 from peergraph_pyg import explain
-from tests.adapters.pyg.captured.training import adam, captured, loop
+from tests.adapters.captured_results import adam
+from tests.adapters.pyg.captured.training import captured, loop
 
 SIZES = {"paper": 400, "author": 300, "topic": 20}
 WIDTHS = {"paper": 12, "author": 8, "topic": 5}

@@ -62,9 +62,5 @@ def loop(
             yield value.detach()
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), 0.01)
-
-
 def captured(training: Any, epochs: int = 2) -> list[Tensor]:
     return [value for _ in range(epochs) for value in training]
