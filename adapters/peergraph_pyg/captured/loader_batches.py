@@ -140,7 +140,7 @@ class LoaderBatches(TrainingBatches):
 
 
 def _by_type(of_seeds: Tensor | dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
-    """Returns what a request has of each seed, by their type, on the CPU."""
+    """Returns values of seeds, such as ids or times, by node type and on the CPU."""
     by_type = {NODE: of_seeds} if isinstance(of_seeds, Tensor) else of_seeds
     return {node_type: values.cpu() for node_type, values in by_type.items()}
 

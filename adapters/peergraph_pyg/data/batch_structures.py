@@ -46,8 +46,8 @@ class Batch:
     Args:
         edge_indices: of one device, with edges.
         structures: makes the structure of one of them. A model may use few of hundreds.
-        ready: comes on a GPU after the kernels that write the edge indices; None: these have been
-            launched in the current stream.
+        ready: an event that a GPU reaches after the kernels that write the edge indices; None:
+            these have been launched in the current stream.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Batch:
         device = edge_indices[0].device
         self.contents = Contents(edge_indices)
         self.ready = ready
-        """On a GPU: comes after the kernels that write the edge indices."""
+        """On a GPU: an event after the kernels that write the edge indices."""
         if ready is None and device.type == "cuda":
             self.ready = torch.cuda.current_stream(device).record_event()
         self.joined: dict[Hashable, Any] = {}
@@ -208,7 +208,7 @@ def _place_without_edges(edge_index: Tensor) -> int:
     return int(edge_index.untyped_storage().data_ptr()) + offset
 
 
-def row_counts(
+def row_counter(
     attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
 ) -> Callable[[int], int | None] | None:
     """Returns a function that counts the rows at which edges end, by the position of the edge

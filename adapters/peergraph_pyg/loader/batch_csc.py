@@ -47,7 +47,7 @@ class _Hops:
         num_hops = max(map(len, by_type.values()), default=0)
         sizes = [by_type[t][hop].shape[0] for hop in range(num_hops) for t in by_type]
         ends = list(accumulate(sizes, initial=0))
-        places = torch.tensor([*ends[:-1], *(end - 1 for end in ends[1:])])
+        places = torch.tensor([*ends[:-1], *(end - 1 for end in ends[1:])], device="cpu")
         with torch.inference_mode(False):
             before = torch.zeros_like(whole)
             torch.cumsum(whole[1:] != whole[:-1], 0, out=before[1:])

@@ -45,8 +45,8 @@ class SampleArrays(NamedTuple):
     Args:
         edge_index: [2 * edges] of each relation the sources, then the destinations.
         offsets: of each hop, the `indptr` of each relation.
-        ready: comes on a GPU after the kernels that write them; None: these run in the stream that
-            was current when the sample was made.
+        ready: an event that a GPU reaches after the kernels that write them; None: these run in the
+            stream that was current when the sample was made.
     """
 
     edge_index: Tensor

@@ -134,7 +134,7 @@ def on_device(
     CUDA copies them aside before the call returns. A CUDA graph would read them again when it is
     replayed: torch raises its error for such a copy while one is captured.
     """
-    on_host = torch.tensor(numbers, dtype=dtype)
+    on_host = torch.tensor(numbers, dtype=dtype, device="cpu")
     return on_host.to(device, non_blocking=not is_capturing(device))
 
 

@@ -86,7 +86,7 @@ class AheadBatch(NamedTuple):
 
 
 @cache
-def _taking_stream(device: torch.device) -> torch.cuda.Stream:
+def _waiting_stream(device: torch.device) -> torch.cuda.Stream:
     """Returns a stream that has no work but to wait for batches: an event of it comes after a
     batch, and not after what the loop's stream has been given.
     """
@@ -115,7 +115,7 @@ class BatchThread:
         self._device = with_index(device)
         self._max_blocks = max_blocks
         self._stream = stream
-        self._taking = None if stream is None else _taking_stream(self._device)
+        self._waiting = None if stream is None else _waiting_stream(self._device)
         self._native = _C.BatchThread(
             torch=functions,
             launch=launch_on(self._device, stream),
@@ -208,9 +208,9 @@ class BatchThread:
             return None
         counts, tensors, rows = result
         arrays = ResultArrays.of(*tensors)
-        if self._taking is not None:
+        if self._waiting is not None:
             reader = torch.cuda.current_stream(self._device)
-            arrays.ready = self._taking.record_event()
+            arrays.ready = self._waiting.record_event()
             reader.wait_event(arrays.ready)
             for tensor in (*tensors, *rows):
                 if tensor is not None:
@@ -221,7 +221,7 @@ class BatchThread:
     def _take_oldest(self) -> Any:
         batch = None
         try:
-            batch = self._native.take(0 if self._taking is None else self._taking.cuda_stream)
+            batch = self._native.take(0 if self._waiting is None else self._waiting.cuda_stream)
         finally:
             if batch is None:
                 self._pool = self._workspace = None  # what its maps contain is not defined

@@ -98,7 +98,7 @@ class Switches(NamedTuple):
     passed on from the window of its owner (5.1, inter-GPU); else the owner loads and sends the row
     for each of them."""
     reuse_chunks: bool = True
-    """Whether rows that the previous batch had read, too, stay on the device (intra-GPU)."""
+    """Whether rows that the previous batch also read stay on the device (intra-GPU)."""
     orders_chunks: bool = True
     """Whether passes that move source rows visit chunks in the order that moves fewest rows over
     the links (5.3); else in their own order."""

@@ -22,7 +22,7 @@ from peergraph.fullgraph.offload.programs.record import (
     SourceOperand,
     UnchangedCheck,
 )
-from peergraph.fullgraph.offload.tensor.offloaded_function import linear
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear_map
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import Content, OffloadedTensor, make_shell
 from peergraph.fullgraph.structure.edge_call import EdgeCall
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -72,7 +72,7 @@ def linear_sum(
         sums: Tensor = transposed_sum(recorder, grad, reduce, weights, self_weight, digest)
         return sums if sums.dtype == dtype else record(Tensor.to, (sums, dtype), {})
 
-    result: OffloadedTensor = linear(rows, lambda _: make_shell(content), gradient)
+    result: OffloadedTensor = linear_map(rows, lambda _: make_shell(content), gradient)
     return result
 
 

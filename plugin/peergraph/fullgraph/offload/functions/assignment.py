@@ -18,7 +18,7 @@ from peergraph.fullgraph.offload.functions.selection import (
     writer_of,
 )
 from peergraph.fullgraph.offload.programs.selected_rows import Selection, spread_rows
-from peergraph.fullgraph.offload.tensor.offloaded_function import linear, without_inference
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear_map, without_inference
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.tensor.arguments import require_same_rows
 from peergraph.fullgraph.tensor.assignment import put_at_elements, values_for_rows
@@ -213,7 +213,7 @@ def _spread(value: Tensor, chosen: RowLayout, x: OffloadedTensor) -> OffloadedTe
             grad = take_rows(grad, layout, 0)
         return take(grad, chosen)
 
-    result: OffloadedTensor = linear(value, spread, select)
+    result: OffloadedTensor = linear_map(value, spread, select)
     # Gradients do not flow through the record.
     result._cell.identity = result if result.requires_grad else make_shell(result._content)
     return result

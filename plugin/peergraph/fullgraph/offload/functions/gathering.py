@@ -14,7 +14,7 @@ from peergraph.fullgraph.offload.gradients.segment import row_operand
 from peergraph.fullgraph.offload.passes.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.programs.program import Place, no_autograd
 from peergraph.fullgraph.offload.programs.row_pass import RowPass
-from peergraph.fullgraph.offload.tensor.offloaded_function import linear
+from peergraph.fullgraph.offload.tensor.offloaded_function import linear_map
 from peergraph.fullgraph.offload.tensor.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.tensor.row_space import RowSpace, Undo, rows_first
 from peergraph.fullgraph.tensor.conversions import distribute, take_rows
@@ -132,7 +132,7 @@ def _move_rows(x: PartitionedTensor, space: RowSpace | None) -> Any:
             rows: Tensor = in_graph(grad, space_before)
             return rows
 
-    return linear(x, move, move_back)
+    return linear_map(x, move, move_back)
 
 
 @method("offloaded full_tensor")
@@ -154,7 +154,7 @@ def full_tensor(x: OffloadedTensor) -> Tensor:
             store.write(start, grad[positions[start:stop]].to(space.rank.device))
         return from_store(space, store)
 
-    rows: Tensor = linear(x, all_rows, store)
+    rows: Tensor = linear_map(x, all_rows, store)
     return rows
 
 

@@ -191,7 +191,7 @@ class Call:
         return map_nested(result, lambda part: by_output.get(id(part), part))
 
     def finish_as(self, dry_run: DryRun, record: Record | None = None, index: int = 0) -> Tensor:
-        """Returns a result of the call, by what it makes of the probes.
+        """Returns a result of the call, as the dry run on probes describes it.
 
         Args:
             dry_run: of the result.

@@ -85,7 +85,7 @@ class _Linear(OffloadedFunction):
         return ctx.transposed(grad), None, None
 
 
-def linear(rows: Tensor, map_rows: _Map, transposed: _Map) -> Any:
+def linear_map(rows: Tensor, map_rows: _Map, transposed: _Map) -> Any:
     """Returns what a linear map of rows returns; differentiable.
 
     Args:
