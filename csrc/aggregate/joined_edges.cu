@@ -276,10 +276,12 @@ class Join {
     PG_LAUNCH_CHECK("count_joined_edges");
     number(rows_);
     number(columns_);
+    const bool is_used = op_.numbering == KeyNumbering::kUsed;
+    // Before the edges are sorted: the host goes on as soon as the keys are counted.
+    const JoinedCounts counts = is_used ? read() : known_counts();
     int32_t* const row_of = scratch_.take<int32_t>(edges_);
     int32_t* const column_of = scratch_.take<int32_t>(edges_);
     int32_t* const positions = scratch_.take<int32_t>(edges_);
-    const bool is_used = op_.numbering == KeyNumbering::kUsed;
     number_joined_edges<<<blocks, kBlockThreads, 0, stream_>>>(
         of_all_, is_used ? rows_.numbers : rows_.counts,
         is_used ? columns_.numbers : columns_.counts, row_of, column_of, positions);
@@ -299,7 +301,7 @@ class Join {
                                                                 op_.rows_of);
       PG_LAUNCH_CHECK("select_joined_rows");
     }
-    return is_used ? read() : known_counts();
+    return counts;
   }
 
  private:
