@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import unbatched
-from peergraph.aggregate.ops.typed_rows import add_product
+from peergraph.aggregate.ops.row_products import add_product, columns_times, multiply
 from peergraph.aggregate.ops.typed_sums import TypedResult
 from peergraph.autograd import Function
 
@@ -56,11 +56,7 @@ class _AppendedProducts(Function):
         chosen = x[rows].to(first.dtype)
         joined = first.new_empty(ctx.count + chosen.shape[0], first.shape[1])
         joined[: ctx.count] = first
-        last = joined[ctx.count :]
-        if bias is None:
-            torch.mm(chosen, weight.t(), out=last)
-        else:
-            torch.addmm(bias, chosen, weight.t(), out=last)
+        multiply(chosen, weight.t(), joined[ctx.count :], bias)
         return joined
 
     @staticmethod
@@ -69,7 +65,7 @@ class _AppendedProducts(Function):
         x, weight = ctx.saved_tensors
         needs, rows = ctx.needs_input_grad, ctx.rows
         last = grad[ctx.count :]
-        of_x = None
+        of_x = of_weight = None
         if needs[2] and not ctx.is_whole:
             if torch.is_grad_enabled():
                 padding = 0, 0, rows.start, ctx.shape[0] - rows.stop
@@ -79,11 +75,15 @@ class _AppendedProducts(Function):
                 of_x[: rows.start].zero_()
                 of_x[rows.stop :].zero_()
                 add_product(of_x[rows], last, weight, True)
+        if needs[3]:
+            chosen = x[rows].to(last.dtype)
+            again = torch.is_grad_enabled()
+            of_weight = last.t() @ chosen if again else columns_times(last, chosen)
         return (
             None if ctx.is_whole else grad[: ctx.count],
             grad if ctx.is_whole else None,
             of_x,
-            last.t() @ x[rows].to(last.dtype) if needs[3] else None,
+            of_weight,
             last.sum(0) if needs[4] else None,
             None,
         )

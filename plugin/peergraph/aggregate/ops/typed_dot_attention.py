@@ -19,6 +19,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.edge_softmax import edge_softmax
 from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
+from peergraph.aggregate.ops.row_products import add_product_of_columns, multiply
 from peergraph.aggregate.sparse.index_tensors import on_device
 from peergraph.aggregate.sparse.typed_pairs import JointPairs
 
@@ -105,7 +106,7 @@ class _Plan:
             self.relations(rows, out), maps.unbind(1), strict=True
         ):
             if of_rows.shape[1]:
-                torch.bmm(of_rows, by_head, out=of_out)
+                multiply(of_rows, by_head, of_out)
         return out
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
@@ -115,7 +116,7 @@ class _Plan:
         out = left.new_zeros(self.heads, len(self.numbers), self.depth, self.depth)
         for i, (of_left, of_right) in enumerate(self.relations(left, right)):
             if of_left.shape[1]:
-                torch.bmm(of_left.transpose(1, 2), of_right, out=out[:, i])
+                add_product_of_columns(out[:, i], of_left, of_right, True)
         return out
 
     def scaled(self, key_maps: Tensor, priors: Sequence[Tensor]) -> Tensor:

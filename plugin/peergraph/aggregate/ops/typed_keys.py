@@ -12,7 +12,13 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
-from peergraph.aggregate.ops.typed_rows import RowReader, add_product, split_encoded
+from peergraph.aggregate.ops.row_products import (
+    add_product,
+    add_product_of_columns,
+    multiply,
+    rows_times,
+)
+from peergraph.aggregate.ops.typed_rows import RowReader, split_encoded
 from peergraph.aggregate.sparse.typed_pairs import TypedPairs
 from peergraph.memory import EncodedRows
 
@@ -91,12 +97,12 @@ class _TypedKeys(torch.autograd.Function):
             x = plan.select(features, node_type, rows)
             of_keys, _, of_values = low[node_type].split(width)
             bias = low_biases[node_type].split(width)
-            torch.addmm(bias[0], x, of_keys.t(), out=keys[columns])
-            torch.addmm(bias[2], x, of_values.t(), out=values[columns])
+            multiply(x, of_keys.t(), keys[columns], bias[0])
+            multiply(x, of_values.t(), values[columns], bias[2])
         for node_type, rows, places in plan.destinations(features):
             x = plan.select(features, node_type, rows)
             weight, bias = (each[node_type][width : 2 * width] for each in (low, low_biases))
-            torch.addmm(bias, x, weight.t(), out=queries[places])
+            multiply(x, weight.t(), queries[places], bias)
         ctx.save_for_backward(*operands, *low)
         ctx.plan = plan
         return keys, values, queries
@@ -153,7 +159,7 @@ class _Gradients:
             place = slice(part * width, (part + 1) * width)
             if x is not None:
                 is_first = (node_type, part) not in self._begun
-                add_product(self._weights[node_type][place], grad.t(), x, is_first)
+                add_product_of_columns(self._weights[node_type][place], grad, x, is_first)
                 self._begun.add((node_type, part))
             if self._of_biases[node_type]:
                 bias = self._biases[node_type][place]
@@ -161,9 +167,9 @@ class _Gradients:
             if of_feature is None:
                 continue
             if isinstance(rows, slice):
-                of_feature[rows].addmm_(grad, self._low[node_type][place])
+                add_product(of_feature[rows], grad, self._low[node_type][place], False)
             else:
-                of_feature.index_add_(0, rows, grad @ self._low[node_type][place])
+                of_feature.index_add_(0, rows, rows_times(grad, self._low[node_type][place]))
 
     def results(self, operands: Sequence[Tensor]) -> list[Tensor | None]:
         """Returns the gradients in the dtype of each operand, None where none is needed."""

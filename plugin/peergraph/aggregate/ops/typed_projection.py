@@ -18,12 +18,13 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
 from peergraph.aggregate.ops.product_order import FAST_COLUMNS
-from peergraph.aggregate.ops.typed_rows import (
-    RowReader,
+from peergraph.aggregate.ops.row_products import (
     add_product,
+    add_product_of_columns,
     multiply,
-    split_encoded,
+    row_pieces,
 )
+from peergraph.aggregate.ops.typed_rows import RowReader, split_encoded
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
 from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
@@ -160,7 +161,7 @@ class _Projection(Function):
             weight, score = low[i].t(), low_scores[i].t()
             for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], block):
                 chosen = plan.select(features, plan.sources[i], rows)
-                torch.mm(chosen, weight, out=of_x)
+                multiply(chosen, weight, of_x)
                 multiply(chosen, score, of_left)
         of_all = new(edges.num_scores * heads, dtype=plan.sums)
         into: dict[int, Tensor] = {}
@@ -213,12 +214,14 @@ class _Projection(Function):
                 of_feature, first = of_features[plan.sources[i]], True
                 for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], blocks[i]):
                     chosen = plan.select(features, plan.sources[i], rows)
-                    add_product(of_weight, of_x.t(), chosen, first)
-                    add_product(of_score, of_left.t(), chosen, first)
+                    add_product_of_columns(of_weight, of_x, chosen, first)
+                    add_product_of_columns(of_score, of_left, chosen, first)
                     first = False
                     if of_feature is not None:
-                        part = of_x @ ctx.low[i]
-                        part.addmm_(of_left, ctx.low_scores[i][: plan.heads])
+                        part = of_x.new_empty(of_x.shape[0], of_feature.shape[1])
+                        for chunk in row_pieces(part):
+                            torch.mm(of_x[chunk], ctx.low[i], out=part[chunk])
+                            part[chunk].addmm_(of_left[chunk], ctx.low_scores[i][: plan.heads])
                         of_feature.index_add_(0, rows, part)
             _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)
         of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
@@ -232,10 +235,10 @@ class _Projection(Function):
             scores = of_all.new_empty(used, columns)
             for piece in plan.pieces(features, node_type, part.shape[0]):
                 chosen = plan.select(features, node_type, piece)
-                add_product(scores, part[piece, :used].t(), chosen, piece.start == 0)
+                add_product_of_columns(scores, part[piece, :used], chosen, piece.start == 0)
             of_feature = of_features[node_type]
             if of_feature is not None:
-                of_feature[: part.shape[0]].addmm_(part, ctx.into[node_type])
+                add_product(of_feature[: part.shape[0]], part, ctx.into[node_type], False)
             total = _new_sums(
                 into_weights[chosen_relations[0]], plan.sums, len(chosen_relations)
             ).zero_()

@@ -1,4 +1,4 @@
-"""Products of chosen rows of features, by node type: what operations on typed layers share."""
+"""Rows of features by node type, which operations of typed layers read in pieces."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from peergraph.memory import EncodedRows
 
 # Bytes of the selected rows that are in memory at a time.
 _PIECE_BYTES = 1 << 29
-# Whether this torch can write products of half precision in float32, on a GPU.
-_ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
 
 
 @dataclass(frozen=True)
@@ -59,25 +57,3 @@ def split_encoded(
     ]
     records = torch.is_grad_enabled()
     return encoded, [each.to(dtype) if each.requires_grad and records else each for each in tensors]
-
-
-def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Writes a product, which is not rounded to the dtype of the operands."""
-    if out.dtype == left.dtype:
-        torch.mm(left, right, out=out)
-    elif left.is_cuda and _ROUNDS_LATE:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
-    else:
-        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
-
-
-def add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """Writes a product, or adds it; sums of pieces are not rounded to half precision."""
-    if first and (out.dtype == left.dtype or left.is_cuda):
-        multiply(left, right, out)
-    elif out.dtype == left.dtype:
-        out.addmm_(left, right)
-    elif first:
-        out.copy_(left @ right)
-    else:
-        out.add_(left @ right)

@@ -18,10 +18,15 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.edge_maps import source_sums
 from peergraph.aggregate.ops.gradient_checks import unbatched
+from peergraph.aggregate.ops.row_products import (
+    add_product,
+    add_product_of_columns,
+    multiply,
+    rows_times,
+)
 from peergraph.aggregate.ops.side_by_side_weights import SideBySideWeights, sum_of
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.ops.source_rows import Rows, sum_rows
-from peergraph.aggregate.ops.typed_rows import add_product
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 
 
@@ -331,7 +336,7 @@ class _SumAndMultiply(torch.autograd.Function):
                     if of_sums is not None:
                         product.rows(of_sums).zero_()
                     continue
-                add_product(total, grad.t(), product.view(sums), True)
+                add_product_of_columns(total, grad, product.view(sums), True)
                 if of_sums is not None:
                     add_product(product.view(of_sums), grad, matrix, True)
             is_used = [grad is not None for grad in grads_of_products]
@@ -376,15 +381,14 @@ def _products(
             for product, matrix in zip(group.products, of_products, strict=True):
                 block, total = product.view(of_group), results[product.output]
                 if total is None:
-                    results[product.output] = F.linear(
-                        block, matrix, biases.pop(product.output, None)
-                    )
+                    bias = biases.pop(product.output, None)
+                    results[product.output] = rows_times(block, matrix.t(), bias)
                 else:
-                    results[product.output] = total.addmm_(block, matrix.t())
+                    add_product(total, block, matrix.t(), False)
             continue
         parts = of_group.new_empty(group.matrix.num_destinations, plan.columns)
         for product, matrix in zip(group.products, of_products, strict=True):
-            torch.mm(product.view(of_group), matrix.t(), out=product.rows(parts))
+            multiply(product.view(of_group), matrix.t(), product.rows(parts))
         for output, (rows, of_destinations) in group.sums.items():
             total = results[output]
             if total is None:
