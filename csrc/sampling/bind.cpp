@@ -40,9 +40,11 @@ using Bounds = std::vector<std::vector<int64_t>>;
 /// Item sizes of 0 stand for no weights or no times.
 Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& weights,
                            int weight_bytes, const Leased<TableView>& times, int time_bytes,
-                           bool edge_time, int64_t window, bool per_source, bool layer_dependency) {
-  for (int bytes : {weight_bytes, time_bytes})
-    PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
+                           bool edge_time, int64_t window, bool per_source, bool layer_dependency,
+                           bool skip_zero_weights) {
+  const auto is_size = [](int bytes) { return bytes == 0 || bytes == 4 || bytes == 8; };
+  PG_CHECK_ARG((weight_bytes == 1 || is_size(weight_bytes)) && is_size(time_bytes),
+               "weights have 1, 4 or 8 bytes, times have 4 or 8");
   Choice choice;
   choice.replace = replace;
   choice.last = last;
@@ -54,6 +56,7 @@ Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& wei
   choice.window = window;
   choice.per_source = per_source;
   choice.layer_dependency = layer_dependency;
+  choice.skip_zero_weights = skip_zero_weights;
   Leases leases = weights.leases();
   add_leases(leases, times.leases());
   return {choice, std::move(leases)};
@@ -328,7 +331,8 @@ void register_sampling(py::module_& m) {
            py::arg("last") = false, py::arg("weights") = Leased<TableView>{},
            py::arg("weight_bytes") = 0, py::arg("times") = Leased<TableView>{},
            py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("window") = -1,
-           py::arg("per_source") = false, py::arg("layer_dependency") = false);
+           py::arg("per_source") = false, py::arg("layer_dependency") = false,
+           py::arg("skip_zero_weights") = false);
   py::class_<NodeMap>(m, "NodeMap")
       .def(py::init([](const TensorRef& words, int least_bits) {
              return NodeMap(reinterpret_cast<uint32_t*>(words.int32_values("words")),

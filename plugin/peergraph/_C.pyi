@@ -265,6 +265,7 @@ class Choice:
         window: int = -1,
         per_source: bool = False,
         layer_dependency: bool = False,
+        skip_zero_weights: bool = False,
     ) -> None: ...
 
 class NodeMap:

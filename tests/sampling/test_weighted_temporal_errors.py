@@ -46,6 +46,7 @@ BAD_VALUES = [
     ({"time_window": 2**63, "node_time": "t"}, r"time_window: expected 0 .. 2\*\*63 - 1, got 9"),
     ({"time_window": {EDGE: 3}, "node_time": "t"}, "time_window: .* has no times, only"),
     ({"temporal_strategy": "last"}, "temporal_strategy: 'last' needs node_time or edge_time"),
+    ({"skip_zero_weights": True}, "skip_zero_weights: needs weights"),
     (
         {"temporal_strategy": "last", "edge_time": "t", "weights": "w"},
         "weights: temporal_strategy='last' does not draw by them",

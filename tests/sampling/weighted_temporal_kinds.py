@@ -33,6 +33,13 @@ KINDS = {
     "labor, layer dependency": ("labor", "layer_dependency"),
     "labor, weights": ("labor", "weights"),
     "labor, node time": ("labor", "node_time"),
+    "mask": ("weights", "bool", "skip_zero_weights"),
+    "mask, replace": ("weights", "bool", "skip_zero_weights", "replace"),
+    "weights above zero": ("weights", "skip_zero_weights"),
+    "weights above zero, replace": ("weights", "skip_zero_weights", "replace"),
+    "labor, weights above zero": ("labor", "weights", "skip_zero_weights"),
+    "node time, weights above zero": ("node_time", "weights", "skip_zero_weights"),
+    "edge time, mask, replace": ("edge_time", "weights", "bool", "skip_zero_weights", "replace"),
 }
 
 
@@ -41,7 +48,11 @@ each_kind = named_cases("kind", KIND_PARAMS)
 
 
 def random_weights(rng: np.random.Generator, count: int, dtype: type) -> np.ndarray:
-    """Over many magnitudes, some equal, some 0, some the least and the greatest there are."""
+    """Over many magnitudes, some equal, some 0, some the least and the greatest there are; or a
+    mask.
+    """
+    if dtype is np.bool_:
+        return rng.random(count) < 0.5
     weights = np.exp(rng.normal(0, 4, count))
     weights[rng.random(count) < 0.2] = 0
     weights[rng.random(count) < 0.2] = 1
@@ -55,13 +66,17 @@ def prepare(
     store: PlainStore, rng: np.random.Generator, kind: tuple[str, ...], wide: bool = True
 ) -> tuple[dict[str, object], dict[tuple[str, str, str], Choice]]:
     """Adds the tables a kind needs; returns the sampler's options, and what they mean."""
-    replace, labor, layer_dependency = (o in kind for o in ("replace", "labor", "layer_dependency"))
     choices = {
-        t: Choice(replace=replace, per_source=labor, layer_dependency=layer_dependency)
+        t: Choice(
+            replace="replace" in kind,
+            per_source="labor" in kind,
+            layer_dependency="layer_dependency" in kind,
+            skip_zero_weights="skip_zero_weights" in kind,
+        )
         for t in store.edge_types
     }
     options: dict[str, object] = {
-        o: True for o in ("replace", "labor", "layer_dependency") if o in kind
+        o: True for o in ("replace", "labor", "layer_dependency", "skip_zero_weights") if o in kind
     }
     if "window" in kind:
         options["time_window"] = 6
@@ -73,7 +88,8 @@ def prepare(
     if "weights" in kind:
         options["weights"] = "w"
         for t, csc in store.relations.items():
-            values = random_weights(rng, csc.indices.size, np.float64 if wide else np.float32)
+            dtype = np.bool_ if "bool" in kind else np.float64 if wide else np.float32
+            values = random_weights(rng, csc.indices.size, dtype)
             choices[t].weights = values
             store.add_table(t, "w", values if wide else values[:, None])
     if "edge_time" in kind:

@@ -24,7 +24,7 @@ from peergraph.sampling import NeighborSampler, Sample, StaticShapeSample, next_
 from peergraph.store import NodeType, Store
 
 from ..loader.blocks import to_blocks
-from ..loader.sampling import core_without_weights, ids_by_type
+from ..loader.sampling import core_of, ids_by_type
 
 
 class BlockBatches(TrainingBatches):
@@ -42,7 +42,7 @@ class BlockBatches(TrainingBatches):
     @property
     def core(self) -> NeighborSampler:
         """The core's sampler with the present settings of the loader's sampler."""
-        return core_without_weights(self._loader.graph_sampler, self._graph)
+        return core_of(self._loader.graph_sampler, self._graph)
 
     def indices(self) -> Iterator[Any]:
         """Yields the seeds of each batch, in the order of the loader's own code."""

@@ -13,7 +13,7 @@ from peergraph.integration import CapturedTraining, capture_training, is_split
 from peergraph.store import Store
 
 from ..graph.store_of import find_store
-from ..loader.sampling import core_without_weights, ids_by_type
+from ..loader.sampling import core_of, ids_by_type
 from .block_batches import BlockBatches
 
 
@@ -88,7 +88,7 @@ def _check_loader(loader: Any) -> Store:
     if store is None:
         raise TypeError("loader: it is not over a graph that peergraph_dgl.share() returned")
     sampler = loader.graph_sampler
-    core_without_weights(sampler, graph)
+    core_of(sampler, graph)
     has_ids = isinstance(loader.dataset, (TensorizedDataset, DDPTensorizedDataset))
     refused = {
         "indices of several node types": isinstance(loader.indices, Mapping)

@@ -16,7 +16,7 @@ from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from peergraph.integration import WORKER_OPTIONS, is_split
-from peergraph.sampling import NeighborSampler, Sample, exclude_edges, next_seed
+from peergraph.sampling import NeighborSampler, exclude_edges, next_seed
 from peergraph.store import EdgeType, Store
 
 from ..backend.materialize import materialize
@@ -31,6 +31,8 @@ from .exchange import iterate
 _patches = new_patches()
 
 Fanouts = dict[EdgeType, tuple[int, ...]]
+
+_WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bool)
 
 
 class _Settings(NamedTuple):
@@ -84,7 +86,7 @@ def _neighbor_blocks(
         result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
     core = _core(sampler, g, weights, replace=sampler.replace)
-    return _sample(core, sampler, g, seed_nodes, exclude_eids, weights)
+    return _sample(core, sampler, g, seed_nodes, exclude_eids)
 
 
 def _labor_blocks(
@@ -100,10 +102,10 @@ def _labor_blocks(
         _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
-    return _sample(_labor_core(sampler, g), sampler, g, seed_nodes, exclude_eids, {})
+    return _sample(_labor_core(sampler, g), sampler, g, seed_nodes, exclude_eids)
 
 
-def core_without_weights(sampler: Any, g: Any) -> NeighborSampler:
+def core_of(sampler: Any, g: Any) -> NeighborSampler:
     """Returns the core's sampler that draws the blocks of a sampler of DGL; the same one until
     settings of the sampler change.
 
@@ -112,24 +114,26 @@ def core_without_weights(sampler: Any, g: Any) -> NeighborSampler:
         g: a shared graph.
 
     Raises:
-        NotImplementedError: naming the sampler or an option that the core does not implement, or
-            for which it removes edges after a sample.
+        NotImplementedError: naming the sampler or an option that the core does not implement.
     """
     kind, loading = type(sampler), dgl.dataloading
+    weights: dict[EdgeType, str] | None = {}
     if kind is loading.LaborSampler:
         refused = _unsupported_labor(sampler)
     elif kind in (loading.NeighborSampler, loading.MultiLayerFullNeighborSampler):
-        options = {"edge_dir": (sampler.edge_dir, "in"), "prob": (sampler.prob, None)}
-        refused = _differing(options)
+        weights = _weight_names(g, sampler.prob)
+        refused = _differing({"edge_dir": (sampler.edge_dir, "in")})
+        if weights is None:
+            refused.append(f"prob={sampler.prob!r}, which is no shared column of numbers or a mask")
     else:
         refused = ["neither a NeighborSampler nor a LaborSampler"]
-    if refused:
+    if refused or weights is None:
         raise NotImplementedError(
             f"{kind.__name__} ({', '.join(refused)}) is not supported by capture"
         )
     if kind is loading.LaborSampler:
         return _labor_core(sampler, g)
-    return _core(sampler, g, {}, replace=sampler.replace)
+    return _core(sampler, g, weights, replace=sampler.replace)
 
 
 def _labor_core(sampler: Any, g: Any) -> NeighborSampler:
@@ -161,13 +165,10 @@ def _sample(
     g: Any,
     seed_nodes: Any,
     exclude_eids: Any,
-    weights: dict[EdgeType, str],
 ) -> tuple[Any, Any, list[DGLBlock]]:
-    store = core.store
     sample = core.sample(ids_by_type(g, seed_nodes), next_seed())
-    excluded = _excluded_edges(g, sample, exclude_eids, weights, store)
-    if excluded:
-        sample = exclude_edges(sample, excluded)
+    if exclude_eids is not None:
+        sample = exclude_edges(sample, edge_ids_by_type(g, exclude_eids))
     blocks = to_blocks(sample, g)
     if sampler.output_device is not None:
         blocks = [block.to(sampler.output_device) for block in blocks]
@@ -202,6 +203,7 @@ def _core(
             frontier="all",
             replace=settings.replace,
             weights=dict(settings.weights) or None,
+            skip_zero_weights=bool(settings.weights),
             labor=settings.labor,
             layer_dependency=settings.layer_dependency,
             index_dtype=settings.idtype,
@@ -227,7 +229,9 @@ def _fanouts(g: Any, fanouts: Any) -> Fanouts:
 
 
 def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
-    """Edge tables with the weights `name`, by relation; None if the store has other values."""
+    """Edge tables with the weights or the mask `name`, by relation; None if the store has other
+    values.
+    """
     store = find_store(g)
     if name is None or store is None:
         return {}
@@ -240,9 +244,7 @@ def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
         if not isinstance(column, StoreColumn) or column.table is None:
             return None
         table = store.edge_table(name, edge_type)
-        if table.dtype not in (torch.float32, torch.float64) or table.shape[1:].count(1) != len(
-            table.shape[1:]
-        ):
+        if table.dtype not in _WEIGHT_DTYPES or tuple(table.shape[1:]) not in ((), (1,)):
             return None
         names_by_relation[edge_type] = name
     return names_by_relation
@@ -272,41 +274,16 @@ def _check_seeds(g: Any, seeds: Any) -> None:
             )
 
 
-def _excluded_edges(
-    g: Any, sample: Sample, exclude_eids: Any, weights: dict[EdgeType, str], store: Store
-) -> dict[EdgeType, Tensor]:
-    """Returns ids of the edges to remove from the sample, by relation."""
-    parts: dict[EdgeType, list[Tensor]] = {}
-    if exclude_eids is not None:
-        if not isinstance(exclude_eids, Mapping):
-            exclude_eids = {g.canonical_etypes[0]: exclude_eids}
-        for key, ids in exclude_eids.items():
-            parts.setdefault(g.to_canonical_etype(key), []).append(ids)
-    for edge_type, ids in zero_weight_edges(sample, weights, store).items():
-        parts.setdefault(edge_type, []).append(ids)
-    device = store.device
+def edge_ids_by_type(g: Any, edge_ids: Any) -> dict[EdgeType, Tensor]:
+    """Returns ids of edges by relation; DGL's are a tensor where the graph has one."""
+    if not isinstance(edge_ids, Mapping):
+        if len(g.canonical_etypes) != 1:
+            raise dgl.DGLError("edge ids must be a dict by edge type, the graph has several")
+        edge_ids = {g.canonical_etypes[0]: edge_ids}
     return {
-        edge_type: torch.cat([ids.to(device, torch.int64) for ids in of_type])
-        for edge_type, of_type in parts.items()
+        g.to_canonical_etype(key): materialize(torch.as_tensor(ids))
+        for key, ids in edge_ids.items()
     }
-
-
-def zero_weight_edges(
-    sample: Sample, weights: Mapping[EdgeType, str], store: Store
-) -> dict[EdgeType, Tensor]:
-    """Returns ids of sampled edges with weight 0, which the core draws for nodes without other
-    edges.
-
-    Args:
-        sample: a sample with edge ids.
-        weights: names of edge tables by relation.
-    """
-    assert sample.edge_ids is not None
-    by_relation = {}
-    for edge_type, name in weights.items():
-        ids = sample.edge_ids[edge_type]
-        by_relation[edge_type] = ids[store.edge_table(name, edge_type).gather(ids).reshape(-1) == 0]
-    return by_relation
 
 
 def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -20,11 +20,12 @@ struct Choice {
   bool last = false;        // take the most recent neighbours; with `replace`, draw among them
   bool edge_time = false;   // `times` are of edges, not of source nodes
   bool per_source = false;  // LABOR: one draw for each source node, shared by all targets
-  bool layer_dependency = false;  // LABOR: the same draws in all hops
-  int32_t weight_bytes = 0;       // 4 or 8: float or double; 0: no weights
-  int32_t time_bytes = 0;         // 4 or 8; 0: no times
-  TableView weights;              // rows by the user's edge id
-  TableView times;                // rows by the user's edge id or node id
+  bool layer_dependency = false;   // LABOR: the same draws in all hops
+  bool skip_zero_weights = false;  // edges of weight 0 are never chosen
+  int32_t weight_bytes = 0;        // 1, 4 or 8: bool, float or double; 0: no weights
+  int32_t time_bytes = 0;          // 4 or 8; 0: no times
+  TableView weights;               // rows by the user's edge id
+  TableView times;                 // rows by the user's edge id or node id
   bool times_by_internal = false;
   bool in_order = false;  // checked: no list has a time before the one that precedes it
   int64_t window = -1;    // how long before a seed's time neighbours are admitted; -1: always
@@ -33,6 +34,8 @@ struct Choice {
 
   PG_HD bool weighted() const { return weight_bytes != 0; }
   PG_HD bool timed() const { return time_bytes != 0; }
+  PG_HD bool admits_all() const { return !timed() && !skips_by_weight(); }
+  PG_HD bool skips_by_weight() const { return skip_zero_weights && weighted(); }
   bool is_only_weighted() const { return weighted() && !timed() && !per_source; }
   bool is_uniform_without_replacement() const {
     return !replace && !weighted() && !timed() && !per_source;
@@ -125,20 +128,25 @@ struct Candidates {
 
   PG_HD static uint64_t uniform_key(uint64_t random) { return random >> 1; }
 
-  PG_HD bool admits(int64_t i) const { return !choice.timed() || window.admits(time(i)); }
+  PG_HD bool in_window(int64_t i) const { return !choice.timed() || window.admits(time(i)); }
+
+  PG_HD bool admits(int64_t i) const {
+    return in_window(i) && (!choice.skips_by_weight() || weight(i) > 0);
+  }
 
   /// The weight; 0 for a value that is not above 0.
   PG_HD double weight(int64_t i) const {
     const int64_t id = choice.weights.order(csc.edge_id(list.edge_begin + i));
     const char* at = choice.weights.row(id);
-    const double w = choice.weight_bytes == 4 ? *reinterpret_cast<const float*>(at)
-                                              : *reinterpret_cast<const double*>(at);
+    const double w = choice.weight_bytes == 1   ? *reinterpret_cast<const uint8_t*>(at)
+                     : choice.weight_bytes == 4 ? *reinterpret_cast<const float*>(at)
+                                                : *reinterpret_cast<const double*>(at);
     return w > 0 ? w : 0.0;
   }
 
   /// Without replacement, the neighbours with the least keys are chosen. With weights, a key
   /// is an exponential divided by the weight (Efraimidis and Spirakis 2006); neighbours of
-  /// weight 0 come behind all others.
+  /// weight 0 come behind all others. If these are skipped, only as many as the others are chosen.
   PG_HD uint64_t key(int64_t i) const {
     if (choice.timed()) {
       const int64_t when = time(i);
@@ -148,7 +156,7 @@ struct Candidates {
     return random_key(i);
   }
 
-  /// The key of a neighbour that is not later than the seed, unless the most recent are taken.
+  /// The key of a neighbour that the seed's window admits, unless the most recent are taken.
   PG_HD uint64_t random_key(int64_t i) const {
     const uint64_t bits = random_of(i);
     if (!choice.weighted()) return uniform_key(bits);
@@ -167,10 +175,10 @@ struct Candidates {
   /// With replacement, a neighbour is drawn with a probability in proportion to its mass: 1,
   /// or its weight in fixed point. `heaviest` is the greatest of the weight_bits(); if it is
   /// 0, all neighbours have the mass 1.
-  PG_HD uint64_t weight_bits(int64_t i) const { return admits(i) ? bits_of(weight(i)) : 0; }
+  PG_HD uint64_t weight_bits(int64_t i) const { return in_window(i) ? bits_of(weight(i)) : 0; }
 
   PG_HD uint64_t mass(int64_t i, uint64_t heaviest) const {
-    if (!admits(i)) return 0;
+    if (!in_window(i)) return 0;
     if (heaviest == 0) return 1;
     const uint64_t bits = bits_of(weight(i));
     return bits == 0 ? 0 : fixed_point(bits, heaviest);

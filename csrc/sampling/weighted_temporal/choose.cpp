@@ -37,6 +37,14 @@ Found look_through(const int64_t* times, int64_t count, const TimeWindow& window
   return {before, std::max<int64_t>(0, until - before), descents == 0};
 }
 
+/// Counts the neighbours to choose from, at most `most`.
+int64_t count_admitted(const Candidates& candidates, int64_t most) {
+  int64_t admitted = 0;
+  for (int64_t i = 0; i < candidates.list.degree && admitted < most; ++i)
+    admitted += candidates.admits(i) ? 1 : 0;
+  return admitted;
+}
+
 struct Ranked {
   uint64_t key;
   int64_t position;
@@ -274,9 +282,16 @@ class Chooser {
 
 void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, Neighbors* lists,
                        ListTimes& times, int64_t begin, int64_t end) {
-  if (!choice.timed()) {
+  if (choice.admits_all()) {
     for (int64_t t = begin; t < end; ++t)
       hop.offsets[t] = choice.edges_of(hop.fanout, lists[t].degree);
+    return;
+  }
+  if (!choice.timed()) {
+    for (int64_t t = begin; t < end; ++t)
+      hop.offsets[t] = choice.edges_of(
+          hop.fanout, count_admitted(candidates_of(csc, choice, hop, t, lists[t]),
+                                     hop.fanout < 0 ? lists[t].degree : hop.fanout));
     return;
   }
   if (choice.bisects(hop.fanout)) return bisect_lists_cpu(csc, choice, hop, lists, begin, end);
@@ -291,7 +306,9 @@ void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
     int64_t* const to = room == nullptr ? some.data() : room;
     const int64_t* const of_list = reader.read(candidates, to);
     const Found found = look_through(of_list, degree, candidates.window);
-    hop.offsets[t] = choice.edges_of(hop.fanout, found.admitted);
+    const int64_t admitted =
+        choice.skips_by_weight() ? count_admitted(candidates, degree) : found.admitted;
+    hop.offsets[t] = choice.edges_of(hop.fanout, admitted);
     if (found.in_order && choice.samples_part(hop.fanout)) {
       const ListPart part = part_to_sample(choice, hop.fanout, found.before, found.admitted);
       lists[t] = Hop::part_of(csc, lists[t], part);

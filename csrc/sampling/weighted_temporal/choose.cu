@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 template <typename Group>
 __device__ int64_t count_admitted(const Group& group, const Candidates& candidates) {
-  if (!candidates.choice.timed()) return candidates.list.degree;
+  if (candidates.choice.admits_all()) return candidates.list.degree;
   uint64_t admitted = 0;
   for (int64_t i = group.thread_rank(); i < candidates.list.degree; i += Group::kThreads)
     admitted += candidates.admits(i) ? 1 : 0;

@@ -191,6 +191,7 @@ def _candidates(
         latest,
         earliest,
         sources,
+        skip_zero_weights=choice.skip_zero_weights,
     )
 
 

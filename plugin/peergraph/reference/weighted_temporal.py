@@ -27,6 +27,7 @@ class Choice:
     Args:
         replace: draw with replacement.
         weights: by edge id.
+        skip_zero_weights: never choose neighbours of weight 0.
         times: by node id of the source, or by edge id with `edge_time`.
         edge_time: whether `times` are of edges.
         window: how long before the seed's time neighbours are admitted; None: always.
@@ -37,7 +38,8 @@ class Choice:
     """
 
     replace: bool = False
-    weights: npt.NDArray[np.floating[Any]] | None = None
+    weights: npt.NDArray[np.floating[Any] | np.bool_] | None = None
+    skip_zero_weights: bool = False
     times: npt.NDArray[np.integer[Any]] | None = None
     edge_time: bool = False
     window: int | None = None
@@ -57,6 +59,7 @@ class Candidates:
 
     Args:
         weights: of the neighbours' edges; None: no weights.
+        skip_zero_weights: whether neighbours of weight 0 may not be chosen.
         times: of the neighbours or their edges; None: no times.
         latest: the seed's time.
         earliest: where its window begins.
@@ -71,13 +74,18 @@ class Candidates:
     earliest: int = -(2**63)
     nodes: list[int] = field(default_factory=list)
     hop_stream: int = 0
+    skip_zero_weights: bool = False
 
     def admitted(self) -> list[int]:
-        """Which may be chosen: those in the seed's window, both ends included."""
-        everything = range(self.degree)
-        if self.times is None:
-            return list(everything)
-        return [i for i in everything if self.earliest <= self.times[i] <= self.latest]
+        """Which may be chosen: those in the seed's window, both ends included, and of them those
+        with a weight, if others are skipped.
+        """
+        admitted = list(range(self.degree))
+        if self.times is not None:
+            admitted = [i for i in admitted if self.earliest <= self.times[i] <= self.latest]
+        if self.skip_zero_weights and self.weights is not None:
+            admitted = [i for i in admitted if self.weights[i] > 0]
+        return admitted
 
 
 def exponential(random: int) -> float:

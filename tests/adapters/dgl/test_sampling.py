@@ -175,17 +175,21 @@ def test_replacement(shared: Any, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("fanout", [2, -1])
+@pytest.mark.parametrize(("option", "name"), [("prob", "w"), ("mask", "mask")])
 @pytest.mark.usefixtures("made_of")
-def test_weights(shared: Any, device: torch.device, fanout: int) -> None:
+def test_weights(shared: Any, device: torch.device, option: str, name: str, fanout: int) -> None:
+    """No edge without a weight is drawn, and no node that only such edges lead to."""
     g = plain()
-    seeds = torch.arange(40)
-    _, _, blocks = NeighborSampler([fanout, fanout], prob="w").sample(shared(g), seeds)
+    g.edata["mask"][g.edges()[1] % 4 == 0] = False
+    s, seeds = shared(g), torch.arange(40)
+    _, _, blocks = NeighborSampler([fanout, fanout], **{option: name}).sample(s, seeds)
     check_blocks(g, blocks, device)
     positive = torch.zeros(NODES, dtype=torch.int64).scatter_add_(
-        0, g.edges()[1], (g.edata["w"] > 0).long()
+        0, g.edges()[1], (g.edata[name] > 0).long()
     )
     for block in blocks:
-        assert bool((block.edata["w"] > 0).all())
+        assert bool((block.edata[name] > 0).all())
+        assert bool((block.out_degrees()[block.num_dst_nodes() :] > 0).all())
         expected = positive[block.dstdata[dgl.NID].cpu()]
         if fanout > 0:
             expected = expected.clamp(max=fanout)
@@ -193,11 +197,9 @@ def test_weights(shared: Any, device: torch.device, fanout: int) -> None:
 
 
 def test_what_dgl_draws(shared: Any, close_stores: list[Any]) -> None:
-    """Masks, columns of one rank and outgoing edges are left to DGL, which has the structure."""
+    """Columns of one rank and outgoing edges are left to DGL, which has the structure."""
     g = plain()
     s = shared(g)
-    _, _, blocks = NeighborSampler([3], mask="mask").sample(s, torch.arange(9))
-    assert bool((blocks[0].edata[dgl.EID] % 2 == 0).all())
     s.edata["w"] = (torch.arange(EDGES) < 600).float()
     _, _, blocks = NeighborSampler([3], prob="w").sample(s, torch.arange(9))
     assert bool((blocks[0].edata[dgl.EID] < 600).all())

@@ -84,11 +84,13 @@ class NeighborSampler:
         duplicate_counts: also return how often each node was sampled as a neighbour.
         index_dtype: dtype of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
         replace: draw with replacement: every target with a neighbour gets `fanout` draws.
-        weights: name of an edge table of one float32 or float64 column: neighbours are drawn in
-            proportion to it, without replacement one after the other (Efraimidis and Spirakis
+        weights: name of an edge table of one float32, float64 or bool column: neighbours are drawn
+            in proportion to it, without replacement one after the other (Efraimidis and Spirakis
             2006). Edges of weight 0 are taken only if there are too few others. A name for all
             relations (relations without such a table draw uniformly), or names by edge type.
             The constructor checks the values once (a pass over the table; synchronises).
+        skip_zero_weights: with `weights`, never take edges of weight 0, or False, also if there are
+            no others; nor with `subgraph` "induced".
         node_time: name of a node table of one int32 or int64 column: only neighbours that are not
             later than the seed are sampled; equal times are. Node types without such a table are
             not filtered. The sample is `disjoint`. The constructor reads the times of all lists,
@@ -137,6 +139,7 @@ class NeighborSampler:
         index_dtype: torch.dtype = torch.int64,
         replace: bool = False,
         weights: str | Mapping[EdgeType, str] | None = None,
+        skip_zero_weights: bool = False,
         node_time: str | Mapping[NodeType, str] | None = None,
         edge_time: str | Mapping[EdgeType, str] | None = None,
         temporal_strategy: Literal["uniform", "last"] = "uniform",
@@ -168,6 +171,7 @@ class NeighborSampler:
             time_window,
             labor,
             layer_dependency,
+            skip_zero_weights,
         )
         self.disjoint = bool(disjoint) or self.options.timed
         self.edge_ids = bool(edge_ids)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Type = TypeVar("Type", NodeType, EdgeType)
 
-_WEIGHT_DTYPES = (torch.float32, torch.float64)
+_WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bool)
 _TIME_DTYPES = (torch.int32, torch.int64)
 _CHECK_ROWS = 1 << 24
 _valid_weights: WeakSet[Table] = WeakSet()
@@ -51,6 +51,7 @@ class NeighborOptions:
         time_window: TimeWindow | None,
         labor: bool,
         layer_dependency: bool,
+        skip_zero_weights: bool,
     ) -> None:
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(
@@ -71,6 +72,9 @@ class NeighborOptions:
             raise ValueError("weights: temporal_strategy='last' does not draw by them")
         self.labor = bool(labor)
         self.layer_dependency = bool(layer_dependency)
+        self.skip_zero_weights = bool(skip_zero_weights)
+        if self.skip_zero_weights and not self.weights:
+            raise ValueError("skip_zero_weights: needs weights")
         if self.layer_dependency and not self.labor:
             raise ValueError("layer_dependency: needs labor")
         if self.labor and (self.replace or self.last):
@@ -131,6 +135,7 @@ class NeighborOptions:
             window=self.time_window.get(timed_type, -1),
             per_source=self.labor,
             layer_dependency=self.layer_dependency,
+            **({"skip_zero_weights": True} if self.skip_zero_weights else {}),
         )
 
     def seed_times(
@@ -197,9 +202,7 @@ def _names(
     return dict(names_of_tables)
 
 
-def _check_column(
-    option: str, name: str, table: Table, dtypes: tuple[torch.dtype, torch.dtype]
-) -> None:
+def _check_column(option: str, name: str, table: Table, dtypes: tuple[torch.dtype, ...]) -> None:
     if table.dtype not in dtypes:
         raise TypeError(f"{option}: expected {name!r} to be one of {dtypes}, got {table.dtype}")
     if tuple(table.shape[1:]) not in ((), (1,)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
 from peergraph_pyg.captured.loader_batches import LoaderBatches
 from peergraph_pyg.data import batch_structures
-from tests.adapters.captured_results import adam
+from tests.adapters.captured_results import adam, assert_same_results, loop_results
 from tests.adapters.pyg.captured.training import (
     BATCH,
     CLASSES,
@@ -60,6 +61,34 @@ def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: s
     assert len(training) == 7
     assert training.num_eager == 2
     assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_attr": "weight"},
+        {"weight_attr": "weight", "replace": True},
+        {"weight_attr": "weight", "disjoint": True},
+        {"replace": True},
+    ],
+)
+def test_draws_by_weights_and_with_replacement(
+    plain: Data, device: torch.device, options: dict[str, Any]
+) -> None:
+    data = copy.copy(plain)
+    data.weight = torch.randn(9000, generator=torch.Generator().manual_seed(1)).relu()
+    loader, model = make_loader(data, device, **options), sage(device)
+
+    def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        return loss_of(model, batch), batch.n_id[: batch.batch_size]
+
+    torch.manual_seed(9)
+    expected = loop_results(loader, model, loss)
+    model = sage(device)
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    torch.manual_seed(9)
+    assert_same_results(captured(training), expected)
+    assert training.num_eager == 2
 
 
 def padded_batch(sample: StaticShapeSample, plain: Data, first: Tensor) -> Data:
