@@ -11,7 +11,13 @@ from torch import Tensor
 
 import peergraph
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.sampling import NeighborSampler, StaticShapeSample, StaticShapeSampler, sample_bounds
+from peergraph.sampling import (
+    NeighborSampler,
+    StaticShapeSample,
+    StaticShapeSampler,
+    exclude_edges,
+    sample_bounds,
+)
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
 
@@ -167,14 +173,19 @@ def test_kinds_can_be_captured(
     fixed = StaticShapeSampler(sampler, 8, max_edges=[40, 20_000, 200_000])
     seeds = torch.arange(8, device=device)
     seed = torch.zeros((), dtype=torch.int64, device=device)
-    fixed.sample(seeds, seed)
+    gone = torch.arange(900, device=device)
+    fixed.sample(seeds, seed, exclude={EDGE: gone})
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         sample = fixed.sample(seeds, seed)
+        rest = fixed.sample(seeds, seed, exclude={EDGE: gone})
     for i in range(3):
         seeds.add_(7 * i)
         seed.fill_(i)
+        gone.add_(500 * i)
         graph.replay()
         peergraph.synchronize(device)
-        assert_same_sample(sample.compact(), sampler.sample(seeds, i))
+        expected = sampler.sample(seeds, i)
+        assert_same_sample(sample.compact(), expected)
+        assert_same_sample(rest.compact(), exclude_edges(expected, gone))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure, is_arange, row_of_edges
-from peergraph.integration import is_explaining
+from peergraph.integration import has_static_shapes, is_explaining
 
 from .. import compat
 
@@ -159,7 +159,12 @@ class EdgeList:
                 self._csc = Csc(self._indptr, self.src, self.num_src, transient=None, check=False)
             else:
                 self._csc = Csc.from_coo(
-                    self.src, self.dst, self.num_dst, self.num_src, transient=None
+                    self.src,
+                    self.dst,
+                    self.num_dst,
+                    self.num_src,
+                    transient=None,
+                    fixed=has_static_shapes(),
                 )
         return self._csc
 
@@ -245,9 +250,11 @@ class EdgeList:
             self._out_degrees = counts.index_add_(0, self.src, ones)
         return self._out_degrees
 
-    def to_dgl_index(self) -> Any:
-        """DGL's own index with this relation between two node types; shares the memory."""
-        counts = (2, self.num_src, self.num_dst)
+    def to_dgl_index(self, num_ntypes: int = 2) -> Any:
+        """DGL's own index with this relation between two node types, or within one; shares the
+        memory.
+        """
+        counts = (num_ntypes, self.num_src, self.num_dst)
         formats = ["coo", "csr", "csc"]
         if self._indptr is None:
             return dgl_index.create_unitgraph_from_coo(*counts, self.src, self.dst, formats)

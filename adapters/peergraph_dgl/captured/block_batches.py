@@ -20,7 +20,7 @@ from peergraph.integration import (
     other_values,
     try_positions,
 )
-from peergraph.sampling import NeighborSampler, Sample, StaticShapeSample, next_seed
+from peergraph.sampling import NeighborSampler, Sample, StaticShapeSample, exclude_edges, next_seed
 from peergraph.store import NodeType, Store
 
 from ..loader.blocks import to_blocks
@@ -42,7 +42,11 @@ class BlockBatches(TrainingBatches):
     @property
     def core(self) -> NeighborSampler:
         """The core's sampler with the present settings of the loader's sampler."""
-        return core_of(self._loader.graph_sampler, self._graph)
+        return core_of(self._block_sampler, self._graph)
+
+    @property
+    def _block_sampler(self) -> Any:
+        return self._loader.graph_sampler
 
     def indices(self) -> Iterator[Any]:
         """Yields the seeds of each batch, in the order of the loader's own code."""
@@ -55,10 +59,11 @@ class BlockBatches(TrainingBatches):
     def begin(self, index: Any) -> BatchRequest:
         """Begins the batch of these seeds, a tensor, or a dict of one by node type."""
         nodes = ids_by_type(self._graph, index)
-        count = sum(map(len, nodes.values()))
-        return BatchRequest(
-            nodes, next_seed(), index, count == self._loader.dataset.batch_size, None
-        )
+        return BatchRequest(nodes, next_seed(), index, self._is_full(index), None)
+
+    def _is_full(self, index: Any) -> bool:
+        of_types = index.values() if isinstance(index, Mapping) else [index]
+        return bool(sum(map(len, of_types)) == self._loader.dataset.batch_size)
 
     def try_indices(self) -> Iterator[Any]:
         """Yields the seeds of some full batches."""
@@ -73,6 +78,8 @@ class BlockBatches(TrainingBatches):
         """Returns the batch as the loader makes it, and the counts of its sample."""
         sample = self.core.sample(request.nodes, request.seed)
         counts = SampleCounts(dict(sample.num_sampled_nodes), dict(sample.num_sampled_edges))
+        if request.excluded:
+            sample = exclude_edges(sample, request.excluded)
         return self._batch_of(sample, self.on_device(request.extras)), counts
 
     def make(self, sample: StaticShapeSample, extras: Any) -> Any:
@@ -87,19 +94,20 @@ class BlockBatches(TrainingBatches):
         self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]
     ) -> None:
         """Changes the floating-point columns of all blocks."""
-        blocks = batch[2]
+        blocks = batch[-1]
         for hop, block in enumerate(reversed(blocks)):
             for node_type in block.srctypes:
-                _change(block.srcnodes[node_type].data, padding[node_type])
+                change_columns(block.srcnodes[node_type].data, padding[node_type])
             for node_type in block.dsttypes:
-                _change(block.dstnodes[node_type].data, padding[node_type])
+                change_columns(block.dstnodes[node_type].data, padding[node_type])
             for edge_type in block.canonical_etypes:
                 begin, end = sample.shape.edge_offsets(edge_type)[hop : hop + 2]
                 targets = sample.col[edge_type][begin:end]
-                _change(block.edges[edge_type].data, padding[edge_type[2]][targets.long()])
+                change_columns(block.edges[edge_type].data, padding[edge_type[2]][targets.long()])
 
 
-def _change(columns: Any, is_padding: Tensor) -> None:
+def change_columns(columns: Any, is_padding: Tensor) -> None:
+    """Writes :func:`other_values` to the first rows of a view of columns."""
     for name, rows in list(columns.items()):
         if rows.is_floating_point():
             columns[name] = other_values(rows, is_padding[: len(rows)])

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from dgl.dataloading import DataLoader
+from dgl.dataloading import DataLoader, EdgePredictionSampler
 from dgl.dataloading.dataloader import DDPTensorizedDataset, TensorizedDataset
 
 from peergraph.integration import CapturedTraining, capture_training, is_split
 from peergraph.store import Store
 
 from ..graph.store_of import find_store
-from ..loader.sampling import core_of, ids_by_type
+from ..loader.sampling import core_of, edge_ids_by_type, ids_by_type
 from .block_batches import BlockBatches
+from .pair_batches import PairBatches
 
 
 def capture(
@@ -41,6 +42,16 @@ def capture(
             for value in training:
                 ...
 
+    With `dgl.dataloading.as_edge_prediction_sampler`, a batch has the graphs of pairs, with or
+    without one of negatives, as in a loop::
+
+        def loss(model, batch):
+            input_nodes, pairs, negatives, blocks = batch
+            h = model(blocks, blocks[0].srcdata["feat"])
+            scores = torch.cat([score(pairs, h), score(negatives, h)])
+            is_pair = torch.arange(len(scores), device=h.device) < pairs.num_edges()
+            return F.binary_cross_entropy_with_logits(scores, is_pair.float())
+
     The batches have the loader's seeds and samples, so the losses are those of a loop over the
     loader. In the blocks, the new nodes of each hop end with padding, and so do the seeds: of the
     last block's destinations, only the first ``len(output_nodes)`` are seeds. Padding changes no
@@ -50,16 +61,19 @@ def capture(
 
     Args:
         loader: ``dgl.dataloading.DataLoader`` over a shared graph, with ``device=`` the store's and
-            seeds of one type; with a ``NeighborSampler`` without `prob` and `mask`, a
-            ``MultiLayerFullNeighborSampler`` or a ``LaborSampler``. Columns of the graph are read
-            where the loss uses them, also those that the sampler does not prefetch.
+            seeds of one type; with a ``NeighborSampler``, a ``MultiLayerFullNeighborSampler`` or a
+            ``LaborSampler``, or one of them in ``as_edge_prediction_sampler``, whose edges, of one
+            type, are excluded or not. Negative samplers of your own must draw from the default
+            generators of torch, NumPy or Python; batches for which they draw fewer negatives are
+            trained on as the loader makes them. Columns of the graph are read where the loss uses
+            them, also those that the sampler does not prefetch.
         model: on the store's device, or a ``DistributedDataParallel`` of such a model. Padding has
             no in-edges in some hops: layers that refuse such nodes need
             ``allow_zero_in_degree=True``.
         optimizer: of the model's parameters: SGD, or one with the option `capturable`, which is
             set.
         loss: called with `model` (the module in it, for ``DistributedDataParallel``) and a batch
-            ``(input_nodes, output_nodes, blocks)``; returns the loss, a tensor of one number, or a
+            as the loader yields it; returns the loss, a tensor of one number, or a
             tuple that begins with it. It must read nothing on the host.
         warmup: steps of fixed shapes that run step by step before the capture, at least 2.
         scaler: for autocast to float16, as of `peergraph_pyg.capture`.
@@ -76,7 +90,9 @@ def capture(
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
-    batches = BlockBatches(loader, _check_loader(loader))
+    store = _check_loader(loader)
+    is_of_edges = isinstance(loader.graph_sampler, EdgePredictionSampler)
+    batches = (PairBatches if is_of_edges else BlockBatches)(loader, store)
     return capture_training(batches, model, optimizer, loss, warmup, scaler)
 
 
@@ -88,11 +104,11 @@ def _check_loader(loader: Any) -> Store:
     if store is None:
         raise TypeError("loader: it is not over a graph that peergraph_dgl.share() returned")
     sampler = loader.graph_sampler
-    core_of(sampler, graph)
+    is_of_edges = type(sampler) is EdgePredictionSampler
+    core_of(sampler.sampler if is_of_edges else sampler, graph)
     has_ids = isinstance(loader.dataset, (TensorizedDataset, DDPTensorizedDataset))
     refused = {
-        "indices of several node types": isinstance(loader.indices, Mapping)
-        and len(loader.indices) > 1,
+        "indices of several types": isinstance(loader.indices, Mapping) and len(loader.indices) > 1,
         "indices that are a dataset": not has_ids,
         "output_device of the sampler": sampler.output_device not in (None, store.device),
         'machines="shard"': is_split(store),
@@ -105,8 +121,10 @@ def _check_loader(loader: Any) -> Store:
             f"loader: expected device={str(store.device)!r}, where the store is, got "
             f"{str(loader.device)!r}"
         )
-    for node_type, ids in ids_by_type(graph, loader.indices).items():
-        count = store.num_nodes(node_type)
+    kind = "edges" if is_of_edges else "nodes"
+    by_type = (edge_ids_by_type if is_of_edges else ids_by_type)(graph, loader.indices)
+    for of_type, ids in by_type.items():
+        count = (graph.num_edges if is_of_edges else graph.num_nodes)(of_type)
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < count:
-            raise IndexError(f"indices: an id is out of range for {count} nodes")
+            raise IndexError(f"indices: an id is out of range for {count} {kind}")
     return store

@@ -70,25 +70,38 @@ def _block(
         for i, t in enumerate(graph.ntypes)
     ]
     counts = [count[t] for count in (num_src, num_dst) for t in graph.ntypes]
-    index = _index(graph, edge_lists, counts)
+    index = make_index(graph, edge_lists, counts, is_block=True)
     types = (list(graph.ntypes), list(graph.ntypes))
     etypes = [edge_type[1] for edge_type in graph.canonical_etypes]
     return DGLBlock(index, types, etypes, node_frames, edge_frames)
 
 
-def _index(graph: Any, edge_lists: list[EdgeList], counts: list[int]) -> Any:
-    """DGL's own index, without a copy, or a DeviceIndex on devices that DGL does not support."""
+def make_index(
+    graph: Any, edge_lists: list[EdgeList], counts: list[int], *, is_block: bool = False
+) -> Any:
+    """Returns DGL's own index, without a copy, or a DeviceIndex on devices that DGL does not
+    support.
+
+    Args:
+        graph: a graph of the same types.
+        edge_lists: of each relation.
+        counts: of each node type; of a block, those of the sources, then of the destinations.
+    """
     types = {ntype: i for i, ntype in enumerate(graph.ntypes)}
+    first = len(types) if is_block else 0  # of the types of destinations
     ends = tuple(
-        (types[source], len(types) + types[destination])
+        (types[source], first + types[destination])
         for source, _, destination in graph.canonical_etypes
     )
-    metagraph = _metagraph(2 * len(types), ends)
+    metagraph = _metagraph(len(counts), ends)
     if is_unsupported_by_dgl(edge_lists[0].device):
         return DeviceIndex(metagraph, counts, edge_lists)
     return heterograph_index.create_heterograph_from_relations(
         metagraph,
-        [edges.to_dgl_index() for edges in edge_lists],
+        [
+            edges.to_dgl_index(1 if source == destination else 2)
+            for edges, (source, destination) in zip(edge_lists, ends, strict=True)
+        ],
         dgl.utils.toindex(counts, "int64"),
     )
 

@@ -164,14 +164,17 @@ class Csc(EdgeMatrix, Structure):
         num_nonisolated: int | None = None,
         transient: bool | None = False,
         copy: bool = False,
+        fixed: bool = False,
     ) -> Csc:
         """As :meth:`from_edge_index` without checks, from two tensors [edges] of one dtype.
 
         Args:
             copy: copy the sources even of sorted edges.
+            fixed: do not synchronise with a GPU, and sort edges there even if they are sorted, so
+                that a CUDA graph can repeat it with other edges.
         """
-        edge_ids = None
-        indptr = indptr_if_sorted(destination, num_destinations)
+        edge_ids, fixed = None, fixed and destination.device.type != "cpu"
+        indptr = None if fixed else indptr_if_sorted(destination, num_destinations)
         if indptr is not None:
             indices = source.clone() if copy else source
         else:
@@ -185,7 +188,7 @@ class Csc(EdgeMatrix, Structure):
             edge_ids=edge_ids,
             transient=transient,
             num_nonisolated=num_nonisolated,
-            max_chunks=count_chunks(indptr),
+            max_chunks=None if fixed else count_chunks(indptr),
             check=False,
         )
 

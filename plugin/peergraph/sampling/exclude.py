@@ -149,10 +149,10 @@ def edges_between(
         return torch.zeros_like(row, dtype=torch.bool)
     # Pairs of positions among the pairs' nodes fit into 64 bits; pairs of ids may not.
     sources, destinations = torch.unique(pairs[0]), torch.unique(pairs[1])
-    source, is_source = _find(sources, source_ids)
-    destination, is_destination = _find(destinations, destination_ids)
+    source, is_source = find_ids(sources, source_ids)
+    destination, is_destination = find_ids(destinations, destination_ids)
     count = destinations.numel()
-    pair_numbers = _find(sources, pairs[0])[0] * count + _find(destinations, pairs[1])[0]
+    pair_numbers = find_ids(sources, pairs[0])[0] * count + find_ids(destinations, pairs[1])[0]
     edges = source[row] * count + destination[col]
     return is_source[row] & is_destination[col] & _contained(edges, pair_numbers)
 
@@ -162,19 +162,19 @@ def _contained(elements: Tensor, ids: Tensor) -> Tensor:
     if ids.numel() == 0:
         return torch.zeros_like(elements, dtype=torch.bool)
     if elements.device.type != "cpu":
-        return _find(torch.unique(ids), elements)[1]
+        return find_ids(torch.unique(ids), elements)[1]
     # The last bits rule out most elements without a search.
     size = max(_FEWEST_SLOTS, 8 << (ids.numel() - 1).bit_length())
     slots = torch.zeros(size, dtype=torch.bool, device="cpu")
     slots[ids & (size - 1)] = True
     is_contained = slots[elements & (size - 1)]
     candidates = is_contained.nonzero()[:, 0]
-    is_contained[candidates] = _find(torch.unique(ids), elements[candidates])[1]
+    is_contained[candidates] = find_ids(torch.unique(ids), elements[candidates])[1]
     return is_contained
 
 
-def _find(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the positions of the ids in `ascending`, and whether they are in it."""
+def find_ids(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the positions of ids in `ascending`, which is not empty, and which are in it."""
     positions = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
     return positions, ascending[positions] == ids
 

@@ -24,6 +24,34 @@ def share(device: torch.device) -> Iterator[Callable[[Any], Any]]:
         store.close()
 
 
+@pytest.fixture
+def shared(device: torch.device) -> Iterator[Callable[[Any], Any]]:
+    """Shares a graph, returns it, and closes its store at the end of the test."""
+    peergraph_dgl = pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+    graphs: list[Any] = []
+
+    def to_shared(g: Any) -> Any:
+        graphs.append(peergraph_dgl.share(g, device=device))
+        return graphs[-1]
+
+    yield to_shared
+    for g in graphs:
+        peergraph_dgl.store_of(g).close()
+
+
+@pytest.fixture(params=["library", "tensors"])
+def made_of(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> str:
+    """Blocks of the CPU with DGL's own index, and with that of blocks on a GPU."""
+    blocks = pytest.importorskip("peergraph_dgl.loader.blocks", exc_type=ImportError)
+    if request.param == "tensors":
+        if device.type != "cpu":
+            pytest.skip("blocks on a GPU are made of tensors anyway")
+        monkeypatch.setattr(blocks, "is_unsupported_by_dgl", lambda _: True)
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _whole_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default cuDNN's LSTMs round factors to TF32, which is farther from the CPU's results

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +14,6 @@ pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 import dgl
 import dgl.nn as dglnn
 from dgl.dataloading import (
-    DataLoader,
     LaborSampler,
     MultiLayerFullNeighborSampler,
     NeighborSampler,
@@ -27,119 +24,19 @@ import peergraph_dgl
 from peergraph.integration import SampleCounts, has_static_shapes
 from peergraph.integration.captured import captured_training
 from peergraph.memory.device.capture_mode import is_capturing
-from peergraph_dgl.loader import blocks as blocks_module
-from tests.adapters.captured_results import adam, assert_same_results, loop_results
-
-NODES, WIDTH, CLASSES, BATCH = 400, 10, 4, 32
-SEEDS = torch.arange(20, 20 + 5 * BATCH + 7)
-
-
-@pytest.fixture(params=["library", "tensors"])
-def made_of(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: torch.device
-) -> str:
-    """Blocks of the CPU with DGL's own index, and with that of blocks on a GPU."""
-    if request.param == "tensors":
-        if device.type != "cpu":
-            pytest.skip("blocks on a GPU are made of tensors anyway")
-        monkeypatch.setattr(blocks_module, "is_unsupported_by_dgl", lambda _: True)
-    return str(request.param)
-
-
-@pytest.fixture
-def shared(device: torch.device) -> Iterator[Any]:
-    graphs: list[Any] = []
-
-    def share(g: Any) -> Any:
-        graphs.append(peergraph_dgl.share(g, device=device))
-        return graphs[-1]
-
-    yield share
-    for g in graphs:
-        peergraph_dgl.store_of(g).close()
-
-
-def plain(idtype: torch.dtype = torch.int64) -> Any:
-    random = torch.Generator().manual_seed(1)
-    ends = torch.randint(NODES, (2, 5000), generator=random)
-    g = dgl.graph((ends[0], ends[1]), num_nodes=NODES, idtype=idtype)
-    g.ndata["x"] = torch.randn(NODES, WIDTH, generator=random)
-    g.ndata["y"] = torch.randint(CLASSES, (NODES,), generator=random)
-    g.edata["w"] = torch.rand(5000, generator=random)
-    return g
-
-
-class Model(nn.Module):
-    """Layers of DGL over the blocks of a batch."""
-
-    def __init__(self, kind: str, hops: int) -> None:
-        super().__init__()
-        sizes = [WIDTH, *[12] * (hops - 1), CLASSES]
-        self.layers = nn.ModuleList(map(self._layer, [kind] * hops, sizes, sizes[1:]))
-        self.kind = kind
-
-    @staticmethod
-    def _layer(kind: str, size: int, out: int) -> nn.Module:
-        if kind == "gat":
-            return dglnn.GATConv(size, out, 1, allow_zero_in_degree=True)
-        if kind == "gcn":
-            return dglnn.GraphConv(size, out, allow_zero_in_degree=True)
-        return dglnn.SAGEConv(size, out, "mean")
-
-    def forward(self, blocks: Any, h: Tensor) -> Tensor:
-        for block, layer in zip(blocks, self.layers, strict=True):
-            if self.kind == "weights":
-                h = layer(block, h, edge_weight=block.edata["w"]).relu()
-            else:
-                h = layer(block, h).flatten(1).relu()
-        return h
-
-
-def make_model(kind: str, device: torch.device, fast: bool = True, hops: int = 2) -> nn.Module:
-    torch.manual_seed(5)
-    model = Model(kind, hops).to(device)
-    return peergraph_dgl.accelerate(model) if fast else model
-
-
-def loss_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    _, output_nodes, blocks = batch
-    size = len(output_nodes)
-    out = model(blocks, blocks[0].srcdata["x"])[:size]
-    return F.cross_entropy(out, blocks[-1].dstdata["y"][:size]), output_nodes
-
-
-def make_loader(g: Any, device: torch.device, sampler: Any = None, **options: Any) -> DataLoader:
-    """Returns a loader of five full batches and one of 7 seeds, in a random order."""
-    options = {"indices": SEEDS.to(g.idtype), "batch_size": BATCH, "shuffle": True, **options}
-    return DataLoader(
-        g, options.pop("indices"), sampler or NeighborSampler([4, 5]), device=device, **options
-    )
-
-
-def seed_all() -> None:
-    torch.manual_seed(9)
-    np.random.seed(9)  # noqa: NPY002  # DGL's loader draws the order of seeds from it
-
-
-def loop(loader: Any, model: nn.Module, loss: Any = loss_of, epochs: int = 2) -> list[Any]:
-    seed_all()
-    return loop_results(loader, model, loss, epochs)
-
-
-def run(training: Any, epochs: int = 2) -> list[Any]:
-    seed_all()
-    return [result for _ in range(epochs) for result in training]
-
-
-def check(loader: Any, make: Any, loss: Any = loss_of) -> Any:
-    """Checks the losses of two epochs; returns the training."""
-    order = loader.dataset._indices.clone()
-    expected = loop(loader, make(), loss)
-    loader.dataset._indices.copy_(order)  # it is shuffled in place
-    model = make()
-    training = peergraph_dgl.capture(loader, model, adam(model), loss)
-    assert_same_results(run(training), expected)
-    return training
+from tests.adapters.captured_results import adam
+from tests.adapters.dgl.captured_training import (
+    CLASSES,
+    EDGES,
+    NODES,
+    SEEDS,
+    WIDTH,
+    check,
+    loss_of,
+    make_loader,
+    make_model,
+    plain,
+)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +52,18 @@ def test_losses_are_those_of_the_loop(
     assert training.num_captured == (10 - 3 if device.type == "cuda" else 0)
 
 
-@pytest.mark.parametrize("kind", ["int32", "labor", "full", "replace", "prefetch", "in order"])
+@pytest.mark.parametrize(
+    "kind",
+    ["int32", "labor", "full", "replace", "prefetch", "in order", "prob", "prob, replace", "mask"],
+)
 def test_samplers_and_options(shared: Any, device: torch.device, kind: str) -> None:
     samplers: dict[str, Any] = {
         "labor": LaborSampler([4, 5], layer_dependency=True),
         "full": MultiLayerFullNeighborSampler(2),
         "replace": NeighborSampler([4, 5], replace=True),
+        "prob": NeighborSampler([4, 5], prob="p"),
+        "prob, replace": NeighborSampler([4, 5], prob="p", replace=True),
+        "mask": NeighborSampler([-1, 3], mask="mask"),
         "prefetch": NeighborSampler(
             [4, 5], prefetch_node_feats=["x"], prefetch_labels=["y"], prefetch_edge_feats=["w"]
         ),
@@ -168,7 +71,7 @@ def test_samplers_and_options(shared: Any, device: torch.device, kind: str) -> N
     options = {"shuffle": False, "drop_last": True} if kind == "in order" else {}
     g = shared(plain(torch.int32 if kind == "int32" else torch.int64))
     loader = make_loader(g, device, samplers.get(kind), **options)
-    kind_of_model = "weights" if kind == "prefetch" else "sage"
+    kind_of_model = "weights" if kind in ("prefetch", "prob", "mask") else "sage"
     training = check(loader, lambda: make_model(kind_of_model, device))
     assert training.num_eager == (0 if kind == "in order" else 2)
 
@@ -279,17 +182,22 @@ def test_losses_that_depend_on_padding(shared: Any, device: torch.device) -> Non
 
 def refused_loader(g: Any, kind: str) -> Any:
     cpu, sampler = torch.device("cpu"), NeighborSampler([4, 5])
+    if kind == "prob":
+        g.edata["own"] = torch.ones(EDGES)
     if kind == "list":
         return [g]
     if kind == "unshared":
         return make_loader(plain(), cpu)
     samplers = {
-        "prob": NeighborSampler([4, 5], prob="w"),
+        "prob": NeighborSampler([4, 5], prob="own"),
         "edge_dir": NeighborSampler([4, 5], edge_dir="out"),
-        "links": as_edge_prediction_sampler(sampler),
+        "links": as_edge_prediction_sampler(NeighborSampler([4, 5], edge_dir="out")),
         "importance": LaborSampler([4, 5], importance_sampling=1),
     }
     options: dict[str, Any] = {"indices": torch.tensor([NODES])} if kind == "indices" else {}
+    if kind == "edges":
+        samplers["edges"] = as_edge_prediction_sampler(sampler)
+        options["indices"] = torch.tensor([EDGES])
     return make_loader(g, cpu, samplers.get(kind), **options)
 
 
@@ -298,11 +206,12 @@ def refused_loader(g: Any, kind: str) -> Any:
     [
         ("list", TypeError, "must be a dgl.dataloading.DataLoader, got list"),
         ("unshared", TypeError, r"not over a graph that peergraph_dgl.share\(\) returned"),
-        ("prob", NotImplementedError, r"NeighborSampler \(prob='w'\) is not supported"),
+        ("prob", NotImplementedError, r"NeighborSampler \(prob='own', which is no shared column"),
         ("edge_dir", NotImplementedError, r"NeighborSampler \(edge_dir='out'\) is not supported"),
         ("importance", NotImplementedError, r"LaborSampler \(importance_sampling=1\)"),
-        ("links", NotImplementedError, "EdgePredictionSampler .* is not supported by capture"),
+        ("links", NotImplementedError, r"NeighborSampler \(edge_dir='out'\) is not supported"),
         ("indices", IndexError, f"indices: an id is out of range for {NODES} nodes"),
+        ("edges", IndexError, f"indices: an id is out of range for {EDGES} edges"),
     ],
 )
 def test_refused(kind: str, error: type[Exception], match: str) -> None:

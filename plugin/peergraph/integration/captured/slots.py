@@ -15,7 +15,7 @@ from peergraph.integration.captured.staged_tensors import StagedTensors
 from peergraph.integration.captured.training_batches import BatchRequest
 from peergraph.memory import record_cuda_graph
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler
-from peergraph.store import NodeType
+from peergraph.store import EdgeType, NodeType
 
 
 class _Inputs(NamedTuple):
@@ -25,11 +25,14 @@ class _Inputs(NamedTuple):
     num_seeds: dict[NodeType, Tensor]
     seed: Tensor
     times: dict[str, dict[NodeType, Tensor]]
+    excluded: dict[EdgeType, Tensor]
     extras: Any
 
     def sample_by(self, sampler: StaticShapeSampler) -> StaticShapeSample:
         """Draws the sample."""
-        return sampler.sample(self.seeds, self.seed, num_seeds=self.num_seeds, **self.times)
+        return sampler.sample(
+            self.seeds, self.seed, num_seeds=self.num_seeds, exclude=self.excluded, **self.times
+        )
 
 
 class Slot:
@@ -80,6 +83,7 @@ class Slot:
             {t: _number(len(request.nodes[t])) for t in self._rooms},
             _number(request.seed),
             {name: padded(of_types) for name, of_types in request.times.items()},
+            request.excluded,
             request.extras,
         )
 
@@ -90,7 +94,7 @@ class Slot:
     def _counts(self) -> tuple[dict[Any, list[int]], dict[Any, list[int]]]:
         """Returns the numbers of nodes and of edges of the sample, by type."""
         nodes = {t: counts.tolist() for t, counts in self.sample.num_nodes.items()}
-        return nodes, {t: counts.tolist() for t, counts in self.sample.num_edges.items()}
+        return nodes, {t: counts.tolist() for t, counts in self.sample.num_drawn_edges.items()}
 
     def release(self) -> None:
         """Lets the next sample be written after the work of the current stream."""
@@ -133,7 +137,7 @@ class GpuSlot(Slot):
 
     def _draw(self) -> tuple[StaticShapeSample, Tensor]:
         sample = self._device_inputs.sample_by(self._sampler)
-        return sample, torch.cat([*sample.num_nodes.values(), *sample.num_edges.values()])
+        return sample, torch.cat([*sample.num_nodes.values(), *sample.num_drawn_edges.values()])
 
     def _start(self, inputs: _Inputs) -> None:
         """As of a slot; does not wait for the sample."""
@@ -154,7 +158,8 @@ class GpuSlot(Slot):
         counts = iter(self._host_counts.tolist())
         torch.cuda.current_stream(self._stream.device).wait_event(self._sample_end)
         nodes = {t: list(islice(counts, len(x))) for t, x in self.sample.num_nodes.items()}
-        return nodes, {t: list(islice(counts, len(x))) for t, x in self.sample.num_edges.items()}
+        edges = self.sample.num_drawn_edges
+        return nodes, {t: list(islice(counts, len(x))) for t, x in edges.items()}
 
     def release(self) -> None:
         """As of a slot."""
@@ -162,7 +167,7 @@ class GpuSlot(Slot):
 
 
 def _layout_of(request: BatchRequest) -> tuple[Any, ...]:
-    leaves, spec = tree_flatten(request.extras)
+    leaves, spec = tree_flatten((request.extras, request.excluded))
     kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else x for x in leaves]
     times = {
         name: {t: x.dtype for t, x in of_types.items()} for name, of_types in request.times.items()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -31,6 +33,8 @@ class BatchRequest:
         origin: what the loader needs to make the batch by itself.
         times: arguments of the sampler with a time for each seed, by name, then by type of the
             seeds, on the CPU: `seed_time` and `seed_start`, or none. All batches have the same.
+        excluded: int64 ids of edges that the sample shall not have, by type, on the CPU. Those of
+            all full batches have the same shapes.
     """
 
     nodes: dict[NodeType, Tensor]
@@ -39,10 +43,12 @@ class BatchRequest:
     is_full: bool
     origin: Any
     times: dict[str, dict[NodeType, Tensor]] = field(default_factory=dict)
+    excluded: dict[EdgeType, Tensor] = field(default_factory=dict)
 
 
 class SampleCounts(NamedTuple):
-    """The numbers of seeds, of new nodes of each hop, and of edges of each hop, by type.
+    """The numbers of seeds, of new nodes of each hop, and of edges of each hop, by type. Excluded
+    edges count, because they are drawn.
 
     As capacities, those of the shape: the rows of the seeds and of padding in the place of seeds.
     """
@@ -91,10 +97,17 @@ class TrainingBatches(ABC):
         """Yields what :meth:`begin` takes of some full batches, by :func:`try_positions`."""
 
     def try_batches(self) -> list[BatchRequest]:
-        """Returns some full batches. Leaves torch's default generators as they are."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            return [self.begin(index) for index in self.try_indices()]
+        """Returns some full batches. Leaves the default generators of torch, of NumPy and of Python
+        as they are.
+        """
+        of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(0)
+                return [self.begin(index) for index in self.try_indices()]
+        finally:
+            np.random.set_state(of_numpy)  # noqa: NPY002
+            random.setstate(of_python)
 
     @abstractmethod
     def draw(self, request: BatchRequest) -> tuple[Any, SampleCounts]:

@@ -42,7 +42,7 @@ def with_clamped_counts(padded: StaticShapeSample, sample: Sample) -> StaticShap
     for edge_type, sampled in sample.num_sampled_edges.items():
         bounds = zip(sampled, shape.edges_per_hop[edge_type], strict=True)
         edges[edge_type] = _counts([min(pair) for pair in bounds])
-    return replace(padded, num_nodes=nodes, num_edges=edges)
+    return replace(padded, num_nodes=nodes, num_edges=edges, num_drawn_edges=edges)
 
 
 class Padding:
@@ -83,6 +83,7 @@ class Padding:
         num_hops, rows, columns = sample.num_hops, sample.row.items(), sample.col.items()
         row = {t: by_edge(t, self._new_rows(t[0], x), self._ends(t, t[0])) for t, x in rows}
         col = {t: by_edge(t, self._new_rows(t[2], x), self._ends(t, t[2])) for t, x in columns}
+        num_edges = {t: _counts(c) for t, c in sample.num_sampled_edges.items()}
         return StaticShapeSample(
             nodes={t: by_row(t, ids, self._padding_node(t)) for t, ids in sample.nodes.items()},
             edge_index={t: torch.stack([row[t], col[t]]) for t in row},
@@ -98,7 +99,8 @@ class Padding:
             if sample.duplicate_counts is None
             else {t: by_row(t, c, 0) for t, c in sample.duplicate_counts.items()},
             num_nodes={t: _counts(c) for t, c in sample.num_sampled_nodes.items()},
-            num_edges={t: _counts(c) for t, c in sample.num_sampled_edges.items()},
+            num_edges=num_edges,
+            num_drawn_edges=num_edges,
             shape=self.shape,
             indptr={t: [self._indptr(t, hop) for hop in range(num_hops)] for t in sample.row},
             first_target={

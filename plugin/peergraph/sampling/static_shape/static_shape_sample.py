@@ -60,6 +60,7 @@ class StaticShapeSample:
         duplicate_counts: by node type, int32: how often the node was sampled; 0 for padding.
         num_nodes: by node type, int64 [hops + 1]: number of seeds, of new nodes of hop 1, ...
         num_edges: by edge type, int64 [hops]: edges of each hop.
+        num_drawn_edges: the same before edges were excluded.
         shape: the capacities, the same for all samples of a sampler.
         indptr: by edge type and hop, int64 `indptr` of :meth:`block`.
         first_target: by edge type and hop, `first_target` of :meth:`block`.
@@ -72,6 +73,7 @@ class StaticShapeSample:
     duplicate_counts: dict[NodeType, Tensor] | None
     num_nodes: dict[NodeType, Tensor]
     num_edges: dict[EdgeType, Tensor]
+    num_drawn_edges: dict[EdgeType, Tensor]
     shape: StaticShape
     indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
     first_target: dict[EdgeType, list[int]] = field(repr=False)

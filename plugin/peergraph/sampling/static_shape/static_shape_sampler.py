@@ -18,8 +18,9 @@ from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.native_result import ResultCounts, by_type, cut
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
-from peergraph.sampling.sample import NodeType
+from peergraph.sampling.sample import EdgeType, NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
+from peergraph.sampling.static_shape.exclusion import exclude_static
 from peergraph.sampling.static_shape.padding import (
     Padding,
     check_capacity,
@@ -114,6 +115,7 @@ class StaticShapeSampler:
         num_seeds: Tensor | Mapping[NodeType, Tensor] | None = None,
         seed_time: Tensor | Mapping[NodeType, Tensor] | None = None,
         seed_start: Tensor | Mapping[NodeType, Tensor] | None = None,
+        exclude: Mapping[EdgeType, Tensor] | None = None,
     ) -> StaticShapeSample:
         """Samples the neighbourhood of `seeds`, as :meth:`NeighborSampler.sample` would.
 
@@ -127,6 +129,8 @@ class StaticShapeSampler:
             num_seeds: the number of seeds that are used, a tensor of one int64 on the store's
                 device, by node type like `seeds`; the others are padding. Default: all.
             seed_time, seed_start: as for :meth:`NeighborSampler.sample`, on the store's device.
+            exclude: by edge type, int64 ids of edges on the store's device, which are removed from
+                the sample as :func:`exclude_edges` removes them. Needs edge ids.
 
         Raises:
             OverflowError: the sample has more nodes or edges than the capacity, and the sampler
@@ -159,9 +163,15 @@ class StaticShapeSampler:
             self._check_word("seed", seed)
         else:
             seed = check_seed(seed)
-        if self._device.type == "cpu":
-            return self._on_cpu(by_type, seed, counts, seed_time, seed_start)
-        return self._on_gpu(by_type, seed, counts, seed_time, seed_start)
+        for edge_type, ids in (exclude or {}).items():
+            if edge_type not in self.shape.edges_per_hop or not self._sampler.edge_ids:
+                raise ValueError(f"exclude: the sample has no ids of edges of type {edge_type!r}")
+            self._check(f"exclude of type {edge_type!r}", ids, (torch.int64,))
+        draw = self._on_cpu if self._device.type == "cpu" else self._on_gpu
+        sample = draw(by_type, seed, counts, seed_time, seed_start)
+        if not exclude:
+            return sample
+        return exclude_static(sample, exclude, 0 if self._valid_padding else -1)
 
     def _by_type(
         self, name: str, values: Tensor | Mapping[NodeType, Tensor]
@@ -284,6 +294,7 @@ def _to_sample(
     ends = by_type(edges, all_ends, [2 * count for count in num_edges])
     lengths = [len(r) for r in rows.values()] + [len(e) for e in edges.values()]
     of_types = torch.split(buffers.tensor(count_address, torch.int64, sum(lengths)), lengths)
+    num_edges_by_type = dict(zip(edges, of_types[len(rows) :], strict=True))
     by_hop = []
     for hop, address in enumerate(offsets):
         sizes = [of_type[hop] + 1 for of_type in counts.num_targets]
@@ -297,7 +308,8 @@ def _to_sample(
         batch=of_nodes(batch, torch.int64) if sampler.disjoint else None,
         duplicate_counts=of_nodes(duplicates, torch.int32) if sampler.duplicate_counts else None,
         num_nodes=dict(zip(rows, of_types, strict=False)),
-        num_edges=dict(zip(edges, of_types[len(rows) :], strict=True)),
+        num_edges=num_edges_by_type,
+        num_drawn_edges=num_edges_by_type,
         shape=shape,
         indptr={t: [of_hop[r] for of_hop in by_hop] for r, t in enumerate(edges)},
         first_target=dict(zip(edges, counts.first_target, strict=True)),
