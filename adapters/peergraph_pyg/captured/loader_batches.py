@@ -12,6 +12,7 @@ from torch.utils.data import SequentialSampler
 from torch_geometric import nn as pyg_nn
 from torch_geometric.data import Data
 from torch_geometric.sampler import SamplerOutput
+from torch_geometric.typing import TensorFrame
 
 from peergraph import sampling
 from peergraph.integration import (
@@ -155,7 +156,22 @@ def _counts_of(out: Any) -> SampleCounts:
 def _change_rows(storage: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
     for name, value in list(storage.items()):
         # Labels of links are no rows of edges, even if there are as many.
-        if name == "edge_label" or not isinstance(value, Tensor) or not value.dim():
+        if name == "edge_label" or not isinstance(value, (Tensor, TensorFrame)):
             continue
-        if is_of(name) and len(value) == len(is_padding):
-            storage[name] = other_values(value, is_padding)
+        is_rows = isinstance(value, TensorFrame) or value.dim() > 0
+        if is_rows and is_of(name) and len(value) == len(is_padding):
+            storage[name] = _other_rows(value, is_padding)
+
+
+def _other_rows(rows: Any, is_padding: Tensor) -> Any:
+    """Returns :func:`other_values` of rows; a frame, and joined columns, are changed in place."""
+    if isinstance(rows, Tensor):
+        return other_values(rows, is_padding)
+    if isinstance(rows, TensorFrame):
+        rows.feat_dict = {t: _other_rows(of, is_padding) for t, of in rows.feat_dict.items()}
+        rows.y = None if rows.y is None else other_values(rows.y, is_padding)
+    elif isinstance(rows, dict):
+        return {key: _other_rows(of, is_padding) for key, of in rows.items()}
+    else:
+        rows.values = other_values(rows.values, is_padding)
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch_geometric.typing import TensorFrame
 from peergraph.integration import is_split
 from peergraph.store import EDGE, NODE, Store
 
+from ..data.frames import StoredFrame
 from ..data.store_of import find_store
 from ..loader.batch_negatives import HardNegatives, InBatchNegatives
 from ..loader.sampler import NeighborSampler
@@ -62,6 +64,20 @@ def _check_ids(name: str, ids: Tensor, count: int) -> None:
         raise IndexError(f"{name}: an id is out of range for {count} nodes")
 
 
+def _unsupported_frames(data: Data | HeteroData) -> Iterator[str]:
+    """Yields frames and columns whose rows have no fixed size, as text."""
+    for storage in data.stores:
+        for name, frame in storage.items():
+            if not isinstance(frame, TensorFrame):
+                continue
+            if not isinstance(frame, StoredFrame):
+                yield f"a TensorFrame that is not shared, {name!r},"
+                continue
+            for field in frame.spec.fields:
+                if field.layout == "lists":
+                    yield f"{name!r} with lists ({field.stype})"
+
+
 def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
     negatives = getattr(loader, "neg_sampling", None)
     refused = {
@@ -72,11 +88,7 @@ def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
         "sample_direction": sampler.sample_direction != "forward",
         "batch_sampler": loader.batch_size is None,
         'machines="shard"': is_split(store),
-        "TensorFrame in the data": any(
-            isinstance(value, TensorFrame)
-            for storage in loader.data.stores
-            for value in storage.values()
-        ),
+        **{f"{what} in the data": True for what in _unsupported_frames(loader.data)},
     }
     for name, is_set in refused.items():
         if is_set:

@@ -173,4 +173,5 @@ def other_values(rows: Tensor, is_padding: Tensor) -> Tensor:
     """Returns rows with other numbers where they are padding; only floating-point ones change."""
     if not rows.is_floating_point():
         return rows
-    return torch.where(is_padding.view(-1, *[1] * (rows.dim() - 1)), 10 - 3 * rows, rows)
+    others = 10 - 3 * rows.nan_to_num()  # NaN is a missing value in tables
+    return torch.where(is_padding.view(-1, *[1] * (rows.dim() - 1)), others, rows)
