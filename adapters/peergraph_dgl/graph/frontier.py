@@ -40,17 +40,17 @@ class FrontierSampler:
     ) -> Edges:
         """Samples in-edges, as the user's ids; see ``StoreGraph.sample_neighbors``."""
         weighted, masked = self._weight_and_mask_names(prob)
-        # A mask is applied to all in-edges before the choice.
+        # A mask of integers is applied to all in-edges before the choice.
         core_fanouts = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
         core = self._core(tuple(core_fanouts.items()), tuple(weighted.items()), replace)
         by_relation = _global_ids(core.sample(self._seeds(nodes), next_seed()))
-        for edge_type, name in {**weighted, **masked}.items():
-            by_relation[edge_type] = self._without_zeros(edge_type, name, by_relation[edge_type])
-        for edge_type in masked:
-            edges, fanout = by_relation[edge_type], fanouts[edge_type]
+        for edge_type, name in masked.items():
+            edges = self._without_zeros(edge_type, name, by_relation[edge_type])
+            fanout = fanouts[edge_type]
             if fanout > 0:
                 mask = choose_edges(edges[1], fanout, replace)
-                by_relation[edge_type] = (edges[0][mask], edges[1][mask], edges[2][mask])
+                edges = (edges[0][mask], edges[1][mask], edges[2][mask])
+            by_relation[edge_type] = edges
         for edge_type, ids in (excluded or {}).items():
             source, destination, edge_ids = by_relation[edge_type]
             mask = ~torch.isin(edge_ids, ids.to(edge_ids.device))
@@ -80,6 +80,7 @@ class FrontierSampler:
                 {t: [k] for t, k in fanouts},
                 replace=replace,
                 weights=dict(weights) or None,
+                skip_zero_weights=bool(weights),
             )
         return self._samplers[key]
 
@@ -106,8 +107,8 @@ class FrontierSampler:
     def _weight_and_mask_names(
         self, prob: str | None
     ) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
-        """Returns the relations where ``prob`` is a weight, and the relations where it is a
-        mask.
+        """Returns the relations where ``prob`` is a weight or a mask of bools, and the relations
+        where it is a mask of integers.
         """
         weighted: dict[EdgeType, str] = {}
         masked: dict[EdgeType, str] = {}
@@ -116,7 +117,8 @@ class FrontierSampler:
         for edge_type in self._store.edge_types:
             if prob in self._store.edge_table_names(edge_type):
                 dtype = self._store.edge_table(prob, edge_type).dtype
-                (weighted if dtype.is_floating_point else masked)[edge_type] = prob
+                is_weight = dtype.is_floating_point or dtype == torch.bool
+                (weighted if is_weight else masked)[edge_type] = prob
         if not weighted and not masked:
             raise KeyError(f"prob: no edge type has a table {prob!r}")
         return weighted, masked

@@ -189,8 +189,8 @@ class StoreGraph:
             nodes: ids, by node type where there are several.
             fanout: edges per node and relation, or by edge type; -1: all.
             edge_dir: ``"in"``; the store holds in-edges only.
-            prob: name of edge tables. Edges are drawn in proportion to a table of floats, never an
-                edge with 0. Of a table of bools or integers, which is a mask, only edges with other
+            prob: name of edge tables. Edges are drawn in proportion to a table of floats or bools,
+                never an edge with 0. Of a table of integers, which is a mask, only edges with other
                 values than 0 are drawn; this reads all in-edges of the nodes. Relations without
                 such a table draw uniformly.
             replace: whether to draw with replacement.

@@ -122,7 +122,7 @@ class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
                 in-edges are read; -1: all.
             replace: whether to draw with replacement.
             probs_name: name of edge tables with weights; edges with weight 0 are never drawn. With
-                weights of other dtypes than float32 and float64, all in-edges are read.
+                weights of other dtypes than float32, float64 and bool, all in-edges are read.
 
         Raises:
             ValueError: no edge type has such a table, a weight is negative or not finite, or the

@@ -16,7 +16,7 @@ from .cross_type_fanout import InEdges, sample_across_types
 
 Nodes = Tensor | Mapping[str, Tensor]
 
-_CORE_WEIGHTS = (torch.float32, torch.float64)
+_CORE_WEIGHTS = (torch.float32, torch.float64, torch.bool)
 _MIN_TIME = torch.iinfo(torch.int64).min
 
 
@@ -44,8 +44,8 @@ class SampledHop(NamedTuple):
 class HopSampler:
     """Samples a store; every call draws its seed from GraphBolt's or torch's generator.
 
-    The core samples with one fanout for each relation, weights in single or double precision, and
-    times of nodes or of edges. For other options, all in-edges are read and chosen from.
+    The core samples with one fanout for each relation, weights in single or double precision or a
+    mask, and times of nodes or of edges. For other options, all in-edges are read and chosen from.
     """
 
     def __init__(self, store: Store) -> None:
@@ -83,7 +83,7 @@ class HopSampler:
         number = next_graphbolt_seed()
         if not read_all:
             sample = self._sampled(nodes, by_relation, replace, weights, labor, times, number)
-            return self._hop(sample, self._allowed_edges(sample, weighted, None)[0])
+            return self._hop(sample, self._allowed_edges(sample, {}, None)[0])
         sample = self._sampled(nodes, [-1] * len(relations), False, None, False, times, number)
         in_edges, values = self._allowed_edges(sample, weighted, times if both_times else None)
         if across_types:
@@ -187,6 +187,7 @@ class HopSampler:
                 {edge_type: [fanout] for edge_type, fanout in by_type},
                 replace=replace,
                 weights=weights,
+                skip_zero_weights=weights is not None,
                 labor=labor,
                 node_time=node_time,
                 edge_time=edge_time,

@@ -77,9 +77,9 @@ def capture(
     Raises:
         TypeError, ValueError, IndexError: an argument is not as above.
         NotImplementedError: what a captured step does not support, by name: other loaders and data,
-            `transform`, frames with lists, other classes of negatives; norms over all rows; options of
-            DistributedDataParallel; other optimizers; when a step runs, autocast to float16 without
-            `scaler`.
+            `transform`, frames with lists, other classes of negatives; norms over all rows; options
+            of DistributedDataParallel; other optimizers; when a step runs, autocast to float16
+            without `scaler`.
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
