@@ -85,6 +85,26 @@ def test_one_relation(device: torch.device) -> None:
     check(NeighborSampler(store, [3, 60, 2], frontier="all"), {NODE: torch.arange(30)}, 0.4)
 
 
+@pytest.mark.parametrize("frontier", ["new", "all"])
+def test_edges_between_seeds(device: torch.device, frontier: str) -> None:
+    """Also parallel ones, and loops; pairs without an edge change nothing."""
+    rng = np.random.default_rng(3)
+    csc = random_csc(rng, 60, 60, 40)
+    store = PlainStore.homogeneous(csc, device=device)
+    sampler = NeighborSampler(store, [10, 8], frontier=frontier, duplicate_counts=True)
+    seeds = torch.from_numpy(rng.permutation(60)[:25])
+    positions = torch.from_numpy(rng.integers(0, 25, (2, 300)))
+    drawn = sampler.sample(seeds, 3)
+    want = exclude_edges(drawn, pairs=seeds[positions])
+    assert want.row[EDGE].numel() < drawn.row[EDGE].numel() - 20
+    max_nodes, max_edges = sample_bounds([drawn], 1.2)
+    static = StaticShapeSampler(sampler, 25, max_nodes=max_nodes, max_edges=max_edges)
+    got = static.sample(seeds.to(device), 3, exclude={EDGE: positions.to(device)})
+    peergraph.synchronize(device)
+    assert_padded(got)
+    assert_same_sample(got.compact(), want)
+
+
 def test_samples_that_exceed_their_capacities(device: torch.device) -> None:
     """The counts of drawn edges tell it, also where few of them remain."""
     csc = random_csc(np.random.default_rng(2), 120, 120, 40, own_edge_ids=False)
@@ -111,12 +131,19 @@ def test_wrong_arguments() -> None:
         max_edges={r: [50, 50, 50] for r in RELATIONS},
     )
     seeds = {"paper": torch.arange(5)}
-    with pytest.raises(ValueError, match="exclude: the sample has no ids of edges of type 'x'"):
+    with pytest.raises(ValueError, match="exclude of type 'x': there are no such edges"):
         static.sample(seeds, 1, exclude={"x": torch.arange(3)})
     with pytest.raises(
         TypeError, match=r"exclude of type .*: expected a tensor of \[torch.int64\]"
     ):
         static.sample(seeds, 1, exclude={RELATIONS[0]: torch.arange(3).int()})
+    with pytest.raises(ValueError, match=r"exclude of type .*: expected ids, or pairs \[2, any"):
+        static.sample(seeds, 1, exclude={RELATIONS[0]: torch.zeros(3, 3, dtype=torch.int64)})
+    disjoint = StaticShapeSampler(
+        sampler_of(cpu, disjoint=True), {"paper": 5}, max_edges={r: [50, 50, 50] for r in RELATIONS}
+    )
+    with pytest.raises(ValueError, match="pairs are not supported in disjoint samples"):
+        disjoint.sample(seeds, 1, exclude={RELATIONS[1]: torch.zeros(2, 3, dtype=torch.int64)})
     without_ids = StaticShapeSampler(
         sampler_of(cpu, edge_ids=False),
         {"paper": 5},

@@ -51,8 +51,8 @@ def capture(
     Args:
         loader: ``NeighborLoader`` or ``LinkNeighborLoader`` over ``Data`` or ``HeteroData`` that
             :func:`share` returned, also with weights, times or disjoint, and with frames of PyTorch
-            Frame without lists. Its order of seeds, `shuffle`, `drop_last` and negatives are kept;
-            workers are not used.
+            Frame without lists. Its order of seeds, `shuffle`, `drop_last` and negatives are kept,
+            and :class:`ExcludeTargets`, unless disjoint; workers are not used.
         model: on the store's device. No module of it may compute over all rows of a batch, as
             ``BatchNorm`` does. Or a ``DistributedDataParallel`` of such a model, whose ranks are
             those of the store: gradients are averaged within the graph. All ranks then call
@@ -77,9 +77,9 @@ def capture(
     Raises:
         TypeError, ValueError, IndexError: an argument is not as above.
         NotImplementedError: what a captured step does not support, by name: other loaders and data,
-            `transform`, frames with lists, other classes of negatives; norms over all rows; options
-            of DistributedDataParallel; other optimizers; when a step runs, autocast to float16
-            without `scaler`.
+            `transform`, other functions as `transform_sampler_output`, frames with lists, other
+            classes of negatives; norms over all rows; options of DistributedDataParallel; other
+            optimizers; when a step runs, autocast to float16 without `scaler`.
         ValueError: when the first step runs: `loss` depends on rows of padding.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """

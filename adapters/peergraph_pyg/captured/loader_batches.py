@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 from torch_geometric import nn as pyg_nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import SamplerOutput
 from torch_geometric.typing import TensorFrame
 
@@ -24,9 +24,10 @@ from peergraph.integration import (
     try_positions,
 )
 from peergraph.sampling import StaticShapeSample
-from peergraph.store import EDGE, NODE, NodeType
+from peergraph.store import EDGE, NODE, EdgeType, NodeType
 
 from ..loader.batch_csc import cache_csc
+from ..loader.exclude_targets import ExcludeTargets
 from ..loader.unfinished import begin_output, collected_requests, divide_batch
 from ..prefetching.prefetcher import plain_iterator
 
@@ -60,7 +61,8 @@ class LoaderBatches(TrainingBatches):
     def settings(self) -> tuple[Any, ...]:
         """What the sizes of full batches depend on."""
         negatives = getattr(self._loader, "neg_sampling", None)
-        return self.core, *((negatives.mode, negatives.amount) if negatives else ())
+        of_links = (negatives.mode, negatives.amount) if negatives else ()
+        return self.core, self._loader.transform_sampler_output, *of_links
 
     def indices(self) -> Iterator[Any]:
         """Yields the positions of the seeds of each batch, drawn as the loader draws them."""
@@ -91,7 +93,21 @@ class LoaderBatches(TrainingBatches):
             is_full,
             request,
             {name: _by_type(of_seeds) for name, of_seeds in times.items() if of_seeds is not None},
+            self._excluded(output.metadata),
         )
+
+    def _excluded(self, metadata: Any) -> dict[EdgeType, Tensor]:
+        """Returns the links that are removed from the sample, as pairs of seeds."""
+        exclude: ExcludeTargets | None = self._loader.transform_sampler_output
+        if exclude is None:
+            return {}
+        has_types = isinstance(self._loader.data, HeteroData)
+        pairs: dict[EdgeType, list[Tensor]] = {}
+        for edge_type, *ends in exclude.links(
+            metadata, self.store.edge_types if has_types else None
+        ):
+            pairs.setdefault(edge_type or EDGE, []).append(torch.stack(ends).cpu())
+        return {edge_type: torch.cat(of_type, 1) for edge_type, of_type in pairs.items()}
 
     def try_indices(self) -> Iterator[Tensor]:
         """Yields the positions of the seeds of some full batches."""
@@ -118,7 +134,9 @@ class LoaderBatches(TrainingBatches):
         out.metadata, divisor = extras
         divide_batch(out, divisor)
         cache_csc(padded)
-        return self._loader.filter_fn(out)
+        loader = copy.copy(self._loader)
+        loader.transform_sampler_output = None  # the sample is without the excluded links
+        return loader.filter_fn(out)
 
     def change_padding(
         self, batch: Any, sample: StaticShapeSample, padding: dict[NodeType, Tensor]

@@ -18,6 +18,7 @@ from peergraph.store import EDGE, NODE, Store
 from ..data.frames import StoredFrame
 from ..data.store_of import find_store
 from ..loader.batch_negatives import HardNegatives, InBatchNegatives
+from ..loader.exclude_targets import ExcludeTargets
 from ..loader.sampler import NeighborSampler
 
 # Others may draw from generators of their own, also for batches that are only tried.
@@ -64,6 +65,13 @@ def _check_ids(name: str, ids: Tensor, count: int) -> None:
         raise IndexError(f"{name}: an id is out of range for {count} nodes")
 
 
+def _excludes_targets(loader: Any, sampler: NeighborSampler) -> bool:
+    """Returns whether a loader changes no output of its sampler but for the links to predict."""
+    change = loader.transform_sampler_output
+    is_supported = isinstance(loader, LinkLoader) and not sampler.disjoint
+    return change is None or (is_supported and type(change) is ExcludeTargets)
+
+
 def _unsupported_frames(data: Data | HeteroData) -> Iterator[str]:
     """Yields frames and columns whose rows have no fixed size, as text."""
     for storage in data.stores:
@@ -83,7 +91,7 @@ def _check_options(loader: Any, sampler: NeighborSampler, store: Store) -> None:
     refused = {
         f"neg_sampling by {type(negatives).__name__}": type(negatives) not in _NEGATIVES,
         "transform (call it in `loss`)": loader.transform is not None,
-        "transform_sampler_output": loader.transform_sampler_output is not None,
+        "transform_sampler_output": not _excludes_targets(loader, sampler),
         "subgraph_type": sampler.subgraph_type is not SubgraphType.directional,
         "sample_direction": sampler.sample_direction != "forward",
         "batch_sampler": loader.batch_size is None,

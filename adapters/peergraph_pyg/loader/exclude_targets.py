@@ -38,13 +38,8 @@ class ExcludeTargets:
 
     def __call__(self, out: Any) -> Any:
         """Returns a copy of the sampler's output without the target links."""
-        sources, targets = _positives(out.metadata)
         typed = isinstance(out.row, dict)
-        forward = self._check_edge_type("edge_type", self.edge_type, out) if typed else None
-        links = [(forward, sources, targets)]
-        if self.reverse is not False:
-            back = self._check_edge_type("reverse", self.reverse, out) if typed else None
-            links.append((back, targets, sources))
+        links = self.links(out.metadata, list(out.row) if typed else None)
         out = copy.copy(out)
         if typed:
             for name in ("row", "col", "edge", "num_sampled_edges"):
@@ -54,10 +49,29 @@ class ExcludeTargets:
             _remove(out, key, begin, end)
         return out
 
-    def _check_edge_type(self, name: str, key: Any, out: Any) -> EdgeType:
-        if not isinstance(key, tuple) or key not in out.row:
-            raise ValueError(f"{name} must be one of the edge types {list(out.row)}, got {key!r}")
-        return key
+    def links(
+        self, metadata: Any, edge_types: list[EdgeType] | None
+    ) -> list[tuple[EdgeType | None, Tensor, Tensor]]:
+        """Returns the edges that are removed from a batch: edge types (None: there are no types),
+        and rows of the sources and of the destinations.
+
+        Args:
+            metadata: of the sampler's output.
+            edge_types: of the batch; None: it has no types.
+        """
+        sources, targets = _positives(metadata)
+        links = [(_checked("edge_type", self.edge_type, edge_types), sources, targets)]
+        if self.reverse is not False:
+            links.append((_checked("reverse", self.reverse, edge_types), targets, sources))
+        return links
+
+
+def _checked(name: str, key: Any, edge_types: list[EdgeType] | None) -> EdgeType | None:
+    if edge_types is None:
+        return None
+    if not isinstance(key, tuple) or key not in edge_types:
+        raise ValueError(f"{name} must be one of the edge types {edge_types}, got {key!r}")
+    return key
 
 
 def _positives(metadata: Any) -> tuple[Tensor, Tensor]:

@@ -33,8 +33,8 @@ class BatchRequest:
         origin: what the loader needs to make the batch by itself.
         times: arguments of the sampler with a time for each seed, by name, then by type of the
             seeds, on the CPU: `seed_time` and `seed_start`, or none. All batches have the same.
-        excluded: int64 ids of edges that the sample shall not have, by type, on the CPU. Those of
-            all full batches have the same shapes.
+        excluded: edges that the sample shall not have, by type, on the CPU: as the argument
+            `exclude` of a ``StaticShapeSampler``. Those of all full batches have the same shapes.
     """
 
     nodes: dict[NodeType, Tensor]

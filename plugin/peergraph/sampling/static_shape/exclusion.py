@@ -14,7 +14,7 @@ from peergraph.sampling.static_shape.static_shape_sample import StaticShapeSampl
 
 
 def exclude_static(
-    sample: StaticShapeSample, edge_ids: Mapping[EdgeType, Tensor], padding_id: int
+    sample: StaticShapeSample, edges: Mapping[EdgeType, Tensor], padding_id: int
 ) -> StaticShapeSample:
     """Removes edges from a sample, as :func:`exclude_edges` does; they become padding.
 
@@ -22,24 +22,27 @@ def exclude_static(
     undefined, as before.
 
     Args:
-        sample: a sample with edge ids; it is not changed.
-        edge_ids: by edge type, [any number] int64 ids on the device of the sample.
+        sample: it is not changed.
+        edges: by edge type, [any number] int64 ids on the device of the sample, or the rows
+            [2, any number] of sources and destinations of edges.
         padding_id: the edge id of padding.
     """
-    assert sample.edge_ids is not None
-    edge_index, new_ids = dict(sample.edge_index), dict(sample.edge_ids)
-    num_edges, indptr = dict(sample.num_edges), dict(sample.indptr)
+    edge_index, indptr = dict(sample.edge_index), dict(sample.indptr)
+    num_edges = dict(sample.num_edges)
+    new_ids = None if sample.edge_ids is None else dict(sample.edge_ids)
     duplicates = sample.duplicate_counts
     duplicates = None if duplicates is None else {t: c.clone() for t, c in duplicates.items()}
-    for edge_type, ids in edge_ids.items():
-        if ids.numel() == 0:
+    for edge_type, of_type in edges.items():
+        if of_type.numel() == 0:
             continue
-        is_excluded = find_ids(ids.sort().values, sample.edge_ids[edge_type])[1]
+        keys, of_edges = _keys(sample, edge_type, of_type)
+        is_excluded = find_ids(keys.sort().values, of_edges)[1]
         hops = [_Hop(sample, edge_type, hop, is_excluded) for hop in range(len(indptr[edge_type]))]
         edge_index[edge_type] = torch.stack(
             [torch.cat([hop.ends(end) for hop in hops]) for end in (0, 1)]
         )
-        new_ids[edge_type] = torch.cat([hop.edge_ids(padding_id) for hop in hops])
+        if new_ids is not None:
+            new_ids[edge_type] = torch.cat([hop.edge_ids(padding_id) for hop in hops])
         num_edges[edge_type] = torch.stack([hop.remaining for hop in hops])
         indptr[edge_type] = [hop.indptr() for hop in hops]
         if duplicates is not None:
@@ -53,6 +56,16 @@ def exclude_static(
         indptr=indptr,
         duplicate_counts=duplicates,
     )
+
+
+def _keys(sample: StaticShapeSample, edge_type: EdgeType, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a number for each excluded edge, and for each edge of the sample."""
+    if edges.dim() == 1:
+        assert sample.edge_ids is not None
+        return edges, sample.edge_ids[edge_type]
+    count = sample.nodes[edge_type[2]].numel()
+    source, destination = sample.edge_index[edge_type].long()
+    return edges[0] * count + edges[1], source * count + destination
 
 
 class _Hop:
@@ -108,7 +121,8 @@ class _Hop:
     def subtract_duplicates(self, counts: Tensor) -> None:
         """Subtracts the excluded edges from the number of times that their sources were drawn."""
         rows = self._sample.edge_index[self._edge_type][0, self._edges].long()
-        counts.index_add_(0, rows, -self._removed.to(counts.dtype))
+        # In a sample that exceeds its capacities, a row may be any number.
+        counts.index_add_(0, rows.clamp(0, counts.numel() - 1), -self._removed.to(counts.dtype))
 
     def _moved(self, values: Tensor, padding: Tensor) -> Tensor:
         moved = values.new_empty(self._capacity + 1).scatter_(0, self._places, values)

@@ -129,8 +129,10 @@ class StaticShapeSampler:
             num_seeds: the number of seeds that are used, a tensor of one int64 on the store's
                 device, by node type like `seeds`; the others are padding. Default: all.
             seed_time, seed_start: as for :meth:`NeighborSampler.sample`, on the store's device.
-            exclude: by edge type, int64 ids of edges on the store's device, which are removed from
-                the sample as :func:`exclude_edges` removes them. Needs edge ids.
+            exclude: by edge type, edges that are removed from the sample as :func:`exclude_edges`
+                removes them: int64 ids on the store's device, or, unless disjoint, pairs [2, any
+                number] of positions among the seeds, as sources and destinations; of equal seeds,
+                that of the first.
 
         Raises:
             OverflowError: the sample has more nodes or edges than the capacity, and the sampler
@@ -163,10 +165,8 @@ class StaticShapeSampler:
             self._check_word("seed", seed)
         else:
             seed = check_seed(seed)
-        for edge_type, ids in (exclude or {}).items():
-            if edge_type not in self.shape.edges_per_hop or not self._sampler.edge_ids:
-                raise ValueError(f"exclude: the sample has no ids of edges of type {edge_type!r}")
-            self._check(f"exclude of type {edge_type!r}", ids, (torch.int64,))
+        for edge_type, edges in (exclude or {}).items():
+            self._check_exclude(edge_type, edges)
         draw = self._on_cpu if self._device.type == "cpu" else self._on_gpu
         sample = draw(by_type, seed, counts, seed_time, seed_start)
         if not exclude:
@@ -191,6 +191,19 @@ class StaticShapeSampler:
             raise TypeError(f"{name}: expected a tensor of {list(dtypes)}, got {got}")
         if value.device != self._device:
             raise ValueError(f"{name}: expected it on {self._device}, got {value.device}")
+
+    def _check_exclude(self, edge_type: EdgeType, edges: Tensor) -> None:
+        name = f"exclude of type {edge_type!r}"
+        if edge_type not in self.shape.edges_per_hop:
+            raise ValueError(f"{name}: there are no such edges")
+        self._check(name, edges, (torch.int64,))
+        has_ids = edges.dim() == 1
+        if not has_ids and (edges.dim() != 2 or edges.shape[0] != 2):
+            raise ValueError(f"{name}: expected ids, or pairs [2, any number], got {edges.shape}")
+        if has_ids and not self._sampler.edge_ids:
+            raise ValueError(f"{name}: the sample has no ids of edges")
+        if not has_ids and self._sampler.disjoint:
+            raise ValueError(f"{name}: pairs are not supported in disjoint samples")
 
     def _check_word(self, name: str, value: object) -> None:
         self._check(name, value, (torch.int64,))

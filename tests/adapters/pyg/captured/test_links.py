@@ -17,7 +17,7 @@ import peergraph_pyg
 from peergraph.integration import SampleCounts
 from peergraph.integration.captured import captured_training
 from peergraph.store import NODE
-from peergraph_pyg import HardNegatives, InBatchNegatives
+from peergraph_pyg import ExcludeTargets, HardNegatives, InBatchNegatives
 from tests.adapters.captured_results import adam, assert_same_results, loop_results
 from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, captured, sage
 
@@ -45,6 +45,14 @@ def options_of(kind: str) -> dict[str, Any]:
         "weights": {"neg_sampling": NegativeSampling("binary", 2, dst_weight=torch.rand(NODES))},
         "in batch": {"neg_sampling": InBatchNegatives(2)},
         "hard": {"neg_sampling": HardNegatives(torch.arange(NODES)[:, None] % 50, 1, "binary")},
+        "excluded": {
+            "neg_sampling_ratio": 1.0,
+            "transform_sampler_output": ExcludeTargets(reverse=True),
+        },
+        "excluded, triplet": {
+            "neg_sampling": "triplet",
+            "transform_sampler_output": ExcludeTargets(),
+        },
     }
     return options[kind]
 
@@ -95,7 +103,10 @@ def loss_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 @pytest.mark.parametrize(
     "kind",
-    ["ratio", "classes", "values", "triplet", "triplets", "weights", "in batch", "hard"],
+    [
+        *("ratio", "classes", "values", "triplet", "triplets", "weights", "in batch", "hard"),
+        *("excluded", "excluded, triplet"),
+    ],
 )
 def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: str) -> None:
     loader, model = make_loader(plain, device, **options_of(kind)), sage(device)
@@ -209,10 +220,16 @@ class Typed(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("relation", [("user", "buys", "item"), ("user", "knows", "user")])
+REVERSE = {
+    ("user", "buys", "item"): ("item", "rev_buys", "user"),
+    ("user", "knows", "user"): ("user", "knows", "user"),
+}
+
+
+@pytest.mark.parametrize("relation", list(REVERSE))
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) -> None:
-    """Links between two types have seeds of both."""
+    """Links between two types have seeds of both; they and their reverses are excluded."""
     random = torch.Generator().manual_seed(0)
     sizes = {"user": 300, "item": 120}
     data = HeteroData()
@@ -225,11 +242,13 @@ def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) 
     ]:
         ends = [torch.randint(sizes[t], (2000,), generator=random) for t in (source, target)]
         data[source, name, target].edge_index = torch.stack(ends)
+    data["item", "rev_buys", "user"].edge_index = data["user", "buys", "item"].edge_index.flip(0)
     loader = LinkNeighborLoader(
         peergraph_pyg.share(data, device=device),
         [4, 3],
         (relation, data[relation].edge_index[:, :LINKS]),
         neg_sampling=NegativeSampling(mode, 2),
+        transform_sampler_output=ExcludeTargets(relation, reverse=REVERSE[relation]),
         batch_size=BATCH,
         shuffle=True,
     )

@@ -87,6 +87,7 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
         return loader, model, adam(model)
     options: dict[str, dict[str, Any]] = {
         "transform": {"transform": lambda batch: batch},
+        "output": {"transform_sampler_output": lambda out: out},
         "subgraph_type": {"subgraph_type": "induced"},
         "input_nodes": {"input_nodes": torch.tensor([NODES])},
     }
@@ -108,6 +109,7 @@ def refused_arguments(plain: Data, kind: str) -> tuple[Any, nn.Module, Any]:
         ("input_links", IndexError, f"edge_label_index: .* out of range for {NODES} nodes"),
         ("negatives", NotImplementedError, "neg_sampling by Others of the loader"),
         ("transform", NotImplementedError, r"transform \(call it in `loss`\) of the loader"),
+        ("output", NotImplementedError, "transform_sampler_output of the loader"),
         ("subgraph_type", NotImplementedError, "subgraph_type of the loader"),
         ("input_nodes", IndexError, f"out of range for {NODES} nodes"),
         ("optimizer", NotImplementedError, "LBFGS cannot be captured"),
