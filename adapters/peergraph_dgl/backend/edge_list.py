@@ -158,14 +158,10 @@ class EdgeList:
             if self._indptr is not None:
                 self._csc = Csc(self._indptr, self.src, self.num_src, transient=None, check=False)
             else:
-                self._csc = Csc.from_coo(
-                    self.src,
-                    self.dst,
-                    self.num_dst,
-                    self.num_src,
-                    transient=None,
-                    fixed=has_static_shapes(),
-                )
+                # A transpose for many uses would wait for the GPU.
+                fixed = has_static_shapes()
+                ends = self.src, self.dst, self.num_dst, self.num_src
+                self._csc = Csc.from_coo(*ends, transient=fixed or None, fixed=fixed)
         return self._csc
 
     def reverse(self) -> EdgeList:
