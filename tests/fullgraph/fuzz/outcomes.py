@@ -38,7 +38,10 @@ NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)
 OWN_WORDS = ("partitioned", "offloaded", "full graph", "a row was taken")
 # Torch's own: where plain tensors give gradients of values that were changed through `.data`, and
 # where their functions save nothing that a second backward pass needs.
-OF_TORCH = ("has been modified by an inplace operation", "Specify retain_graph=True")
+OF_TORCH = (
+    *("has been modified by an inplace operation", "Specify retain_graph=True"),
+    "refers to a single memory location",
+)
 
 
 def run_seeded(seed: int, where: Configuration) -> Outcome:

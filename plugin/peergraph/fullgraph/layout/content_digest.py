@@ -166,10 +166,7 @@ def device_digest(tensors: list[Tensor]) -> Tensor:
     if not tensors[0].is_cuda:
         digest = _hash_together(content_digests(tensors))
         return torch.frombuffer(bytearray(digest), dtype=torch.int64)
-    data = torch.cat(
-        [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    )
-    data = reduced_bytes(data)
+    data = reduced_bytes(torch.cat([_bytes(tensor) for tensor in tensors]))
     words = torch.nn.functional.pad(data, (0, -len(data) % 4)).view(torch.int32).long()
     # Of 64-bit keys: the high bits of words decide the high half of a product at least.
     return (words.unsqueeze(1) * _wide_keys(data.device)[: len(words)]).sum(0)
@@ -181,13 +178,19 @@ def reduced_bytes(tensor: Tensor) -> Tensor:
     A block of 1024 bytes becomes 16 sums of 32 bits, each over all bytes times random 8-bit keys:
     a universal hash, exact in integers, that tensor cores compute in one pass over the memory.
     """
-    data = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+    data = _bytes(tensor)
     while data.is_cuda and data.numel() > _ON_HOST:
         blocks = data.numel() // _BLOCK
         whole = data[: blocks * _BLOCK].view(torch.int8).view(blocks, _BLOCK)
         sums = torch._int_mm(whole, _keys(data.device))
         data = torch.cat([sums.view(-1).view(torch.uint8), data[blocks * _BLOCK :]])
     return data
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # One value may have any stride.
+    return values.as_strided((values.numel(),), (1,)).view(torch.uint8)
 
 
 @cache

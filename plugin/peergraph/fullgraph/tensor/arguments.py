@@ -11,6 +11,8 @@ from torch._ops import OpOverload
 from peergraph.fullgraph.exchange.route import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
+_NOT_IN_PLACE = ("__index__", "__int__", "__invert__")
+
 
 class PlainRowsError(ValueError):
     """An operation below autograd got plain rows, whose gradient needs a rule above autograd.
@@ -146,8 +148,17 @@ def refuse_plain(name: OpOverload | str, tensor: Tensor, layout: RowLayout, dim:
             raise PlainRowsError(message, tensor, layout, dim)
         raise ValueError(message)
     raise ValueError(
-        f"{name}: a plain tensor of shape {shape} does not broadcast with {layout.size} rows"
+        f"{name}: a plain tensor of shape {shape} does not broadcast with {layout.size} rows: it "
+        "must have one row, or be partitioned as the rows are"
     )
+
+
+def writes_first(function: Any) -> bool:
+    """Returns whether a function of torch changes its first argument in place, by its name."""
+    name: str = function.__name__.split(".")[0]  # of an overload
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in _NOT_IN_PLACE)
+    return name.endswith("_")
 
 
 def of_rule(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +173,16 @@ def of_rule(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
             f"out.copy_({name}(...)) instead"
         )
     return kwargs
+
+
+def resolve_dim(name: str, dim: int, tensor: Tensor) -> int:
+    """Returns a dimension of a tensor, not negative.
+
+    Raises NotImplementedError for a tensor without dimensions, which torch takes for one row.
+    """
+    if not tensor.ndim:
+        not_implemented(name, "a tensor without dimensions has no rows")
+    return dim % tensor.ndim
 
 
 def not_implemented(name: OpOverload | str, reason: str) -> NoReturn:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.local_operands import sum_over_ranks
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.arguments import not_implemented, resolve_dim
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, redistribute, replicated
 from peergraph.fullgraph.tensor.index import first_place, parse_index
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -268,7 +268,7 @@ def index_put(input: Any, indices: Sequence[Tensor], values: Any, accumulate: bo
 @function_rule(Tensor.index_copy_, anywhere=True)
 def index_copy_(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
     """As `Tensor.index_copy_`: rows by plain ids, or columns."""
-    rows_or_columns = (*[slice(None)] * (dim % input.ndim), index.reshape(-1))
+    rows_or_columns = (*[slice(None)] * resolve_dim("index_copy_", dim, input), index.reshape(-1))
     input[rows_or_columns] = source
     result: Tensor = input
     return result

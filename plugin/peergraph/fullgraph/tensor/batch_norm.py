@@ -181,9 +181,8 @@ def batch_norm(
     In training it is collective, twice with its gradient; of offloaded rows, it makes a pass over
     them. ValueError if all ranks together have one value per channel.
     """
-    if not isinstance(input, PartitionedTensor):
-        not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
     _check_channels("batch_norm", input)
+    assert isinstance(input, PartitionedTensor)
     check_parameters((weight, bias), input.row_layout.group)
     count = values_by_channel(input)
     if training and count == 1:
@@ -248,6 +247,7 @@ def _native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    _check_channels("native_batch_norm", input)
     if training and _is_of_all_rows(input, weight, bias, running_mean, running_var):
         settings = weight, bias, running_mean, running_var, training, momentum, eps
         out, *statistics = aten.native_batch_norm.default(input._local, *settings)
@@ -344,7 +344,9 @@ def values_by_channel(x: Tensor) -> int:
     return x.numel() // max(x.shape[1], 1)
 
 
-def _check_channels(name: str, x: PartitionedTensor) -> None:
+def _check_channels(name: str, x: Tensor) -> None:
+    if not isinstance(x, PartitionedTensor):
+        not_implemented(name, "parameters or statistics are partitioned, the input is not")
     if x.dim() < 2 or x.partitioned_dim == 1:
         not_implemented(
             name, f"channels are dimension 1, rows are partitioned along {x.partitioned_dim}"

@@ -14,7 +14,9 @@ from peergraph.fullgraph.tensor.arguments import (
     PlainRowsError,
     SplitRowsError,
     local_rows_of_plain,
+    not_implemented,
     of_rule,
+    writes_first,
 )
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.registry import (
@@ -154,6 +156,12 @@ class PartitionedTensor(Uncompiled):
                 return func(*args, **kwargs) if kwargs else func(*args)
         except (PlainRowsError, SplitRowsError) as error:
             entered = METHODS[error.again](error, args, kwargs or {})
+            if writes_first(func) and entered[0][0] is not args[0]:
+                raise  # what is written into rows of a plain tensor would be lost
+        except RuntimeError as error:
+            if "not allocated yet" not in str(error):
+                raise
+            not_implemented(func.__name__, "torch reads the memory of all rows")
         return func(*entered[0], **entered[1])
 
     @classmethod

@@ -58,13 +58,21 @@ class _Factors:
             self.dim = self.dims - 1
             return
         if a_dim is None:
-            self.a = local_rows_of_plain(op, self.a, self.row_layout, meeting[0])
+            self.a = self._rows_of_plain(op, self.a, meeting[0])
         if b_dim is None:
-            self.b = local_rows_of_plain(op, self.b, self.row_layout, meeting[1])
+            self.b = self._rows_of_plain(op, self.b, meeting[1])
         if a_dim not in (None, meeting[0]) or b_dim not in (None, meeting[1]):
             not_implemented(op, "the rows of the factors meet other dimensions")
         if a_dim is not None and b_dim is not None:
             self.b = rows_in_layout(op, self.b, b_dim, b.row_layout, self.row_layout)
+
+    def _rows_of_plain(self, op: OpOverload, factor: Tensor, dim: int) -> Tensor:
+        if factor.shape[dim] != self.row_layout.size:  # products do not broadcast
+            raise ValueError(
+                f"{op}: a plain factor of shape {tuple(factor.shape)} must have "
+                f"{self.row_layout.size} rows along dimension {dim}"
+            )
+        return local_rows_of_plain(op, factor, self.row_layout, dim)
 
 
 def _register_product(op: OpOverload) -> None:

@@ -33,7 +33,9 @@ def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tens
 
 
 def _check_columns(name: str, x: Any, shape: Sequence[int]) -> None:
-    if not hasattr(x, "partitioned_dim") or x.partitioned_dim >= x._local.dim() - len(shape):
+    if not hasattr(x, "partitioned_dim"):
+        not_implemented(name, "its weights are partitioned")
+    if x.partitioned_dim >= x._local.dim() - len(shape):
         not_implemented(name, "it runs along the partitioned dimension")
 
 
@@ -101,7 +103,7 @@ def group_norm(
     eps: float,
 ) -> tuple[Tensor, ...]:
     """Group norm of rows: output, mean, reciprocal standard deviation."""
-    _check_columns("group_norm", x, x._local.shape[1:])
+    _check_columns("group_norm", x, x.shape[1:])
     if not x.row_layout.local_count:
         empty = x._local.new_empty(0, groups)
         return _wrap_like(x, (torch.empty_like(x._local), empty, empty))

@@ -15,6 +15,7 @@ from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
     not_implemented,
     require_same_rows,
+    resolve_dim,
 )
 from peergraph.fullgraph.tensor.assignment import put
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
@@ -49,7 +50,7 @@ def _register_along_columns(overload: OpOverload) -> None:
         for arg in args:
             if type(arg) is PartitionedTensor:
                 require_same_rows(overload, x.row_layout, arg.row_layout)
-                if arg.partitioned_dim != x.partitioned_dim:
+                if arg.partitioned_dim != x.partitioned_dim or arg.ndim != x.ndim:
                     not_implemented(overload, "the tensors' rows meet other dimensions")
                 arg = arg._local
             elif isinstance(arg, Tensor) and arg.dim() == x._local.dim() > 1:
@@ -82,7 +83,7 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Te
     """As `torch.gather`; rows are gathered by an index that is equal along columns."""
     if sparse_grad:
         not_implemented("gather", "sparse_grad=True: gradients of partitioned rows are dense")
-    dim %= input.dim()
+    dim = resolve_dim("gather", dim, input)
     if not isinstance(input, PartitionedTensor):
         if index.partitioned_dim != dim:
             not_implemented("gather", "the rows of a plain tensor meet partitioned ones")
@@ -113,7 +114,7 @@ def _ids_of(index: Tensor, dim: int, name: str) -> Tensor:
 @function_rule(torch.scatter_add, Tensor.scatter_add)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
     """As `torch.scatter_add`; rows go to the user's rows or to places in a plain tensor."""
-    dim %= input.dim()
+    dim = resolve_dim("scatter_add", dim, input)
     if not _scatters_rows(input, dim, index):
         with _DisableTorchFunction():
             return torch.scatter_add(input, dim, index, src)
@@ -129,7 +130,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
 @function_rule(Tensor.scatter_add_)
 def scatter_add_(input: Any, dim: int, index: Any, src: Any) -> Tensor:
     """:func:`scatter_add` in place."""
-    if not _scatters_rows(input, dim % input.dim(), index):
+    if not _scatters_rows(input, resolve_dim("scatter_add_", dim, input), index):
         with _DisableTorchFunction():
             return Tensor.scatter_add_(input, dim, index, src)
     return Tensor.copy_(input, scatter_add(input, dim, index, src))
@@ -138,7 +139,7 @@ def scatter_add_(input: Any, dim: int, index: Any, src: Any) -> Tensor:
 @function_rule(torch.index_add, Tensor.index_add)
 def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
     """As `torch.index_add`."""
-    dim %= input.dim()
+    dim = resolve_dim("index_add", dim, input)
     if not isinstance(index, PartitionedTensor):
         if isinstance(input, PartitionedTensor) and dim == input.partitioned_dim:
             rows = (*[slice(None)] * dim, index.reshape(-1))
@@ -168,7 +169,7 @@ def scatter_reduce(
     input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     """As `torch.scatter_reduce` into a plain tensor, as pooling of graphs does."""
-    dim %= input.dim()
+    dim = resolve_dim("scatter_reduce", dim, input)
     if not _scatters_rows(input, dim, index):
         with _DisableTorchFunction():
             return torch.scatter_reduce(input, dim, index, src, reduce, include_self=include_self)
@@ -212,18 +213,18 @@ def _extreme_by_group(
                 if reduce == "amax"
                 else torch.minimum(extremes, input)
             )
-        result = torch.where(counts > 0, extremes, input)
-        if not rows.requires_grad:
-            return result
+    result = torch.where(counts > 0, extremes, input)
+    if not rows.requires_grad:
+        return result
+    with torch.no_grad():
         is_extreme = (rows == extremes.gather(dim, places)).to(rows.dtype)
         ties = torch.zeros_like(extremes).scatter_add(dim, places, is_extreme)
         if include_self:
             ties = ties + (extremes == input)
         share = is_extreme / sum_over_ranks(ties, group).gather(dim, places)
-    with torch.enable_grad():
-        shares = torch.where(is_extreme > 0, rows, 0) * share
-        total = sum_over_ranks(torch.zeros_like(extremes).scatter_add(dim, places, shares), group)
-        return result + (total - total.detach())
+    shares = torch.where(is_extreme > 0, rows, 0) * share
+    total = sum_over_ranks(torch.zeros_like(extremes).scatter_add(dim, places, shares), group)
+    return result + (total - total.detach())
 
 
 @function_rule(Tensor.scatter_reduce_)

@@ -12,6 +12,7 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import (
     not_implemented,
     require_same_rows,
+    resolve_dim,
     rows_in_layout,
 )
 from peergraph.fullgraph.tensor.conversions import from_local, redistribute, replicated
@@ -241,7 +242,8 @@ def index_select(input: Any, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if not isinstance(input, PartitionedTensor):
         if isinstance(index, PartitionedTensor) and not index.is_offloaded:
-            return _rows_of_plain(input, (*[slice(None)] * (dim % input.dim()), index))
+            dim = resolve_dim("index_select", dim, input)
+            return _rows_of_plain(input, (*[slice(None)] * dim, index))
     elif dim % input.ndim == input.partitioned_dim:
         return select_rows(input, index_on_device(index.view(1) if index.ndim == 0 else index))
     result: Tensor = run_as_is(torch.index_select, input, dim, index)
