@@ -7,6 +7,7 @@ import argparse
 import torch
 
 from peergraph.testing import run_ranks
+from tests.fullgraph.operators.calls import Extent
 from tests.fullgraph.operators.compare import compare
 
 
@@ -20,14 +21,16 @@ def main() -> int:
     parser.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("I", "N"))
     parser.add_argument("--dtypes", nargs="+", default=["float64", "int64", "bool"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--full", action="store_true", help="all forms of calls and tensors")
+    parser.add_argument("--only", default="", help="operators whose name has this part")
     options = parser.parse_args()
     dtypes = [getattr(torch, name) for name in options.dtypes]
-    arguments = *options.part, options.samples, options.chunks, dtypes, options.device
+    extent = Extent(options.samples, options.full)
+    arguments = *options.part, extent, options.chunks, dtypes, options.device, True, options.only
     results = run_ranks(
         compare, options.ranks, *arguments, timeout_s=24 * 3600, device=options.device
     )
     ends, faults = results[0]
-    print("\n".join(faults))
     print(", ".join(f"{count} {end}" for end, count in sorted(ends.items())))
     return bool(faults)
 

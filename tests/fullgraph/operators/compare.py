@@ -11,12 +11,23 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import peergraph_pyg
+from peergraph.fullgraph.offload.functions.gathering import store_resident
+from peergraph.fullgraph.tensor.conversions import distribute
 from tests.fullgraph.fuzz.outcomes import is_named
-from tests.fullgraph.operators.calls import Call, calls, operators
+from tests.fullgraph.operators.calls import Call, Extent, calls
+from tests.fullgraph.operators.known import operators
+from tests.fullgraph.operators.plain_forms import BROADCAST
 
 
 def compare(
-    part: int, parts: int, samples: int, chunks: int | None, dtypes: list[torch.dtype], device: str
+    part: int,
+    parts: int,
+    extent: Extent,
+    chunks: int | None,
+    dtypes: list[torch.dtype],
+    device: str,
+    prints: bool = False,
+    only: str = "",
 ) -> tuple[Counter[str], list[str]]:
     """Compares every `parts`-th operator; returns how the calls ended, and what is wrong.
 
@@ -24,41 +35,98 @@ def compare(
 
     Args:
         part, parts: which operators.
-        samples: of each operator.
+        extent: which of their calls.
         chunks: of offloaded rows; None: rows on the device.
         dtypes: of the inputs.
         device: "cpu" or "cuda".
+        prints: whether rank 0 prints faults as they come.
+        only: a part of the operators' names.
     """
     warnings.simplefilter("ignore")
+    nodes = Nodes(chunks, device)
     ends: Counter[str] = Counter()
     faults: list[str] = []
     for op in operators(part, parts):
+        if only not in op.name:
+            continue
         for dtype in dtypes:
-            for call in calls(op, dtype, samples, device):
-                end, text = _end_of(call, chunks, device)
+            for call in calls(op, dtype, extent, device):
+                end, text = _end_on_ranks(call, nodes)
                 ends[end] += 1
                 if text:
+                    text = " ".join(text.split())[:500]
                     faults.append(f"{call.name}, {dtype}, chunks {chunks}: {end}: {text}")
+                    if prints and nodes.rank == 0:
+                        print(faults[-1], flush=True)
     return ends, faults
 
 
-def _end_of(call: Call, chunks: int | None, device: str) -> tuple[str, str]:
+class Nodes:
+    """Full graphs of few nodes, whose rows tensors become.
+
+    Args:
+        chunks: of offloaded rows; None: rows on the device.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, chunks: int | None, device: str) -> None:
+        self._options: dict[str, Any] = {}
+        if chunks is not None:
+            self._options = {"offload": True, "num_chunks": chunks}
+        if device == "cuda":
+            self._options["device"] = f"cuda:{torch.cuda.current_device()}"
+        self._graphs: dict[int, Any] = {}
+        self.group = self.rows(torch.zeros(3)).row_layout.group
+        self.rank = self.group.rank
+
+    def rows(self, tensor: Tensor) -> Any:
+        """Returns a tensor of all rows as rows of the graph with as many nodes. Collective."""
+        count = tensor.shape[0]
+        if count not in self._graphs:
+            draw = torch.Generator().manual_seed(3)
+            edges = torch.randint(0, count, (2, 2 * count + 3), generator=draw)
+            data = Data(edge_index=edges, x=torch.zeros(count, 1))
+            self._graphs[count] = peergraph_pyg.full_graph(data, **self._options)
+        x = self._graphs[count].x
+        rows = distribute(tensor, x.row_layout)
+        return store_resident(x._content.space, rows) if x.is_offloaded else rows
+
+
+def _end_on_ranks(call: Call, nodes: Nodes) -> tuple[str, str]:
+    """Returns how a call ends on all ranks, and what is wrong with it. Collective."""
+    try:
+        ends = nodes.group.all_gather(_end_of(call, nodes))
+    except Exception as error:
+        error.add_note(call.name)
+        raise
+    faults = [(end, text) for end, text in ends if text]
+    if faults:
+        return faults[0]
+    if len({end for end, _ in ends}) > 1:
+        return "ranks differ", ", ".join(end for end, _ in ends)
+    return ends[0]
+
+
+def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     """Returns how a call ends, and what is wrong with it."""
     try:
-        right = call.run([tensor.clone() for tensor in call.tensors])
+        right = call.run(lambda rows: rows)
     except Exception as raised:
         refused: Exception | None = raised
     else:
         refused = None
-    rows = _rows(call.tensors, chunks, device)
     try:
-        results = call.run(rows)
+        results = call.run(nodes.rows)
     except Exception as error:
         if refused is not None:
             return "both raise", ""
         if is_named(error):
             return "named error", ""
         return "unnamed error", f"{type(error).__name__}: {error}"
+    if refused is not None and "is not differentiable with respect to argument" in str(refused):
+        return "torch refuses gradients", ""
+    if refused is not None and call.plain_form in BROADCAST:
+        return "broadcast, torch raises", ""
     if refused is not None:
         return "only torch raises", f"{type(refused).__name__}: {refused}"
     if len(results) != len(right):
@@ -68,22 +136,6 @@ def _end_of(call: Call, chunks: int | None, device: str) -> tuple[str, str]:
         if difference:
             return "differs", f"result {number} {difference}"
     return "equal", ""
-
-
-def _rows(tensors: list[Tensor], chunks: int | None, device: str) -> list[Tensor]:
-    """Returns tensors as rows of a full graph."""
-    nodes = tensors[0].shape[0]
-    draw = torch.Generator().manual_seed(3)
-    edges = torch.randint(0, nodes, (2, 2 * nodes + 3), generator=draw)
-    data = Data(edge_index=edges, num_nodes=nodes)
-    names = [f"rows_{number}" for number in range(len(tensors))]
-    for name, tensor in zip(names, tensors, strict=True):
-        data[name] = tensor.cpu().clone()
-    options: dict[str, Any] = {} if chunks is None else {"offload": True, "num_chunks": chunks}
-    if device == "cuda":
-        options["device"] = f"cuda:{torch.cuda.current_device()}"
-    data = peergraph_pyg.full_graph(data, **options)
-    return [data[name] for name in names]
 
 
 def _whole(value: Any) -> Any:
