@@ -98,6 +98,11 @@ def capture(
 
 def _check_loader(loader: Any) -> Store:
     """Returns the store of a loader whose batches can have a fixed shape; errors as above."""
+    if type(loader).__module__.startswith("dgl.graphbolt"):
+        raise NotImplementedError(
+            "loader: loaders of GraphBolt are not supported by capture, use a "
+            "dgl.dataloading.DataLoader over the shared graph"
+        )
     if not isinstance(loader, DataLoader):
         raise TypeError(f"loader must be a dgl.dataloading.DataLoader, got {type(loader).__name__}")
     graph, store = loader.graph, find_store(loader.graph)

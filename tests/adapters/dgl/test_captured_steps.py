@@ -186,6 +186,9 @@ def refused_loader(g: Any, kind: str) -> Any:
         g.edata["own"] = torch.ones(EDGES)
     if kind == "list":
         return [g]
+    if kind == "graphbolt":
+        gb = pytest.importorskip("dgl.graphbolt")
+        return gb.DataLoader(gb.ItemSampler(gb.ItemSet(NODES, names="seed_nodes"), 4))
     if kind == "unshared":
         return make_loader(plain(), cpu)
     samplers = {
@@ -205,6 +208,7 @@ def refused_loader(g: Any, kind: str) -> Any:
     ("kind", "error", "match"),
     [
         ("list", TypeError, "must be a dgl.dataloading.DataLoader, got list"),
+        ("graphbolt", NotImplementedError, "use a dgl.dataloading.DataLoader over the shared"),
         ("unshared", TypeError, r"not over a graph that peergraph_dgl.share\(\) returned"),
         ("prob", NotImplementedError, r"NeighborSampler \(prob='own', which is no shared column"),
         ("edge_dir", NotImplementedError, r"NeighborSampler \(edge_dir='out'\) is not supported"),
