@@ -116,6 +116,7 @@ SHAPES = [
     ((3, 5), (3, 5)),
     ((2, 3, 4), (2, 3)),
     ((2, 3, 4), (2,)),
+    ((5, 1, 2), (5, 1)),
     ((), ()),
     ((4, 1), (4, 8)),
     ((1, 8), (4, 8)),
@@ -124,7 +125,9 @@ SHAPES = [
 
 @named_cases("shapes", SHAPES)
 def test_shapes(device: torch.device, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    for message, reduce in product(["add", "mul", "div"], ["sum", "max"]):
+    for message, reduce in product(["add", "mul", "div", "dot"], ["sum", "max"]):
+        if message == "dot" and not shapes[0]:
+            continue
         with named_case(message, reduce):
             check(random_graph(device), message, reduce, *shapes)
 

@@ -80,6 +80,8 @@ def spmm(matrix: EdgeMatrix, of: Sum) -> Tensor:
     check_same_dtype(x=x, e=e)
     if message == "dot":
         assert x is not None
+        assert e is not None
+        e = e.reshape(*e.shape, *[1] * (x.dim() - e.dim()))  # as :func:`align`
         e = sddmm(matrix, "dot", x, e, "u", "e", backward=backward, deterministic=deterministic)
         message, x = "copy_e", None
     x, e, features = align(x, e)
