@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from typing_extensions import Self
 
 from peergraph.aggregate.layers import TypedResult
+from peergraph.memory import ContentCheck
 from peergraph.store import StoragelessTensor
 
 from ..compat import has_function_transform
@@ -46,8 +47,8 @@ _NO_VALUES = (
     "drawn or that were written to; pass x.clone()"
 )
 _CHANGED = (
-    "rows of a typed layer are read for nodes that have no edges, but features or parameters have "
-    "been written to since the layer ran: read all rows (x.clone()) before"
+    "rows of a typed layer are read for nodes that have no edges, but features have been written "
+    "to since the layer ran: read all rows (x.clone()) before"
 )
 
 Rows = Callable[[Tensor], Tensor]
@@ -108,28 +109,39 @@ class TailedRows(StoragelessTensor):
 
     @classmethod
     def of_computed(
-        cls, result: TypedResult, append: Append, count: int, sources: Sequence[Tensor]
+        cls,
+        result: TypedResult,
+        append_of: Callable[[Sequence[Tensor]], Append],
+        x: Tensor,
+        parameters: Callable[[], Sequence[Tensor]],
     ) -> Tensor:
         """Returns the first rows, followed by rows that are computed where somebody reads them.
 
         Args:
             result: has the first rows, [n, columns].
-            append: returns rows, followed by those in a range, of the same dtype and device.
-            count: at least n.
-            sources: what `append` reads.
+            append_of: takes the parameters and returns a function that returns rows, followed by
+                those in a range, of the same dtype and device.
+            x: features of all rows, at least n, of which the function reads those of the range.
+            parameters: computes what else the function reads, as it is now: optimizers may write
+                to weights before somebody reads the rows.
 
         Returns:
             As :meth:`of`.
 
-        A later read raises NotImplementedError if a source has been written to.
+        A later read raises NotImplementedError if `x` has been written to, or on a GPU, where torch
+        did not count the write, RuntimeError later.
         """
-        first, rows = result.first, result.first.shape[0]
+        first, rows, count = result.first, result.first.shape[0], x.shape[0]
+        if count == rows:
+            return first
         if _pays_to_write(first, count - rows):
-            return append(result, rows, count) if count > rows else first
-        versions, records = list(map(_version_of, sources)), torch.is_grad_enabled()
+            return append_of(parameters())(result, rows, count)
+        records, is_unchanged = torch.is_grad_enabled(), _watch(x, rows)
+        with torch.inference_mode(False), torch.set_grad_enabled(records):
+            append = append_of([parameter.clone() for parameter in parameters()])
 
         def checked(before: TypedResult, begin: int, end: int) -> Tensor:
-            if list(map(_version_of, sources)) != versions:
+            if not is_unchanged():
                 raise NotImplementedError(_CHANGED)
             with torch.set_grad_enabled(records):
                 return append(before, begin, end)
@@ -326,6 +338,20 @@ def _pays_to_write(first: Tensor, count: int) -> bool:
     """Returns whether `count` rows that follow the first rows are written to memory at once."""
     row_bytes = first.shape[1:].numel() * first.element_size()
     return count <= first.shape[0] or count * row_bytes < _FEWEST_BYTES
+
+
+def _watch(x: Tensor, begin: int) -> Callable[[], bool]:
+    """Returns a function that tells whether the rows from `begin` on are what they are now, as far
+    as the host knows.
+    """
+    version = _version_of(x)
+    if isinstance(x, StoragelessTensor):
+        return lambda: _version_of(x) == version
+    # Writes through NumPy or `.data` have no version.
+    with torch.inference_mode(False):
+        rows = x.detach()[begin:].reshape(-1)
+    check = ContentCheck([rows])
+    return lambda: _version_of(x) == version and check.is_unchanged([rows])
 
 
 def _version_of(tensor: Tensor) -> int:

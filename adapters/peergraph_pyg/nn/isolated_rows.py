@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -41,16 +42,20 @@ def with_isolated_rows(
         of_all = layers.total_of(parameters)
         return (of_all if factor == 1 else of_all * factor).to(dtype)
 
+    def totals() -> list[Tensor]:
+        return [total(each) for each in (weights, biases) if each]
+
     if not weights:
         bias = total(biases) if biases else first.new_zeros(first.shape[1])
         return TailedRows.of(first, bias, count)
 
-    def append(before: TypedResult, begin: int, end: int) -> Tensor:
-        weight, bias = total(weights), total(biases) if biases else None
+    def append(parameters: Sequence[Tensor], before: TypedResult, begin: int, end: int) -> Tensor:
+        weight, bias = parameters if biases else (*parameters, None)
+        assert weight is not None
         if type(x) is LazyRows and not (x.requires_grad and torch.is_grad_enabled()):
             rows, chosen = x.rows_in(begin, end, dtype), slice(0, end - begin)
         else:
             rows, chosen = gathered(x), slice(begin, end)
         return without_autocast(lambda: layers.append_products(before, rows, chosen, weight, bias))
 
-    return TailedRows.of_computed(result, append, count, [x, *weights, *biases])
+    return TailedRows.of_computed(result, partial(partial, append), x, totals)

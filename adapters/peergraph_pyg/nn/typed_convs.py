@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,11 +137,12 @@ def _with_own_rows(rows: Tensor, bias: Tensor, share: Tensor, x: Tensor) -> Tens
     def combine(part: Tensor, begin: int, end: int) -> Tensor:
         return share * part + (1 - share) * rows_between(x, begin, end, x.dtype)
 
-    def append(before: TypedResult, begin: int, end: int) -> Tensor:
-        return torch.cat([before.first, combine(bias.to(dtype), begin, end)])
+    def append(parameters: Sequence[Tensor], before: TypedResult, begin: int, end: int) -> Tensor:
+        [own] = parameters
+        return torch.cat([before.first, combine(own, begin, end)])
 
     first = TypedResult(combine(rows, 0, count))
-    return TailedRows.of_computed(first, append, x.shape[0], [x, bias, share])
+    return TailedRows.of_computed(first, partial(partial, append), x, lambda: [bias.to(dtype)])
 
 
 class HANConv(TypedLayer, pyg.HANConv):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.nn import GATConv, GraphConv, HeteroConv, SAGEConv, to_hetero
+from torch_geometric.nn import GATConv, GraphConv, HeteroConv, HGTConv, SAGEConv, to_hetero
 
 from peergraph.aggregate.layers import RelationSize, relations_multiply_first
 from peergraph.memory.device.default_machine import WORK
@@ -244,12 +244,43 @@ def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.M
         assert not (unread + 0).requires_grad
         unread = fast(x, edges)["paper"]
         torch.testing.assert_close(unread[:40], expected[:40])
-        next(fast.parameters()).add_(1)
+        x["paper"].add_(1)
         torch.testing.assert_close(unread[:40], expected[:40])
-        for parameter in fast.parameters():
-            parameter.add_(1)
         with pytest.raises(NotImplementedError, match="have been written to"):
             unread.sum()
+
+
+@pytest.mark.parametrize("kind", ["sums", "HGT"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_that_are_read_after_a_step_of_the_optimizer(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, kind: str, fused: bool
+) -> None:
+    """They are those of the parameters that the layer had."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    x, edges = graph(device)
+    x["paper"] = x["paper"].repeat(4, 1)
+    widths = {node_type: rows.shape[1] for node_type, rows in x.items()}
+    model = layer() if kind == "sums" else HGTConv(widths, widths["paper"], (list(x), list(edges)))
+    model = model.to(device, torch.float64)
+    fast = accelerate(copy.deepcopy(model))
+    out, expected = fast(x, edges)["paper"], model(x, edges)["paper"]
+    assert isinstance(out, TailedRows)
+    out[:40].sum().backward()
+    torch.optim.Adam(fast.parameters(), fused=fused).step()  # a fused one raises no versions
+    for parameter in fast.parameters():
+        parameter.data.mul_(2)
+    torch.testing.assert_close(out[150:], expected[150:])
+
+
+def test_features_that_are_written_to_without_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    x, edges = graph(torch.device("cpu"))
+    x["paper"] = x["paper"].repeat(4, 1)
+    fast = accelerate(layer().double())
+    out = fast(x, edges)["paper"]
+    x["paper"].numpy()[-1] = 7
+    with pytest.raises(NotImplementedError, match=r"have been written to.*x\.clone"):
+        out.sum()
 
 
 def test_int32_edges_and_edges_that_change(device: torch.device) -> None:
