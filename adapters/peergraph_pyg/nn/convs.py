@@ -308,7 +308,8 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         return result
 
     def _edge_scores(self, edge_attr: Tensor | None) -> Tensor | None:
-        if edge_attr is None or self.lin_edge is None:
+        # Without edges, PyG leaves the parameters without a gradient, which optimizers then skip.
+        if edge_attr is None or self.lin_edge is None or edge_attr.shape[0] == 0:
             return None
         edges = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
         edges = self.lin_edge(edges).view(-1, self.heads, self.out_channels)

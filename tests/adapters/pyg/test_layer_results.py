@@ -243,3 +243,13 @@ def test_torchscript_sees_pyg(name: str) -> None:
     expected = theirs(*args)
     torch.testing.assert_close(script(ours)(*args), expected)
     torch.testing.assert_close(ours(*args), expected)
+
+
+def test_features_of_no_edges_have_no_gradients() -> None:
+    """As in PyG: optimizers skip the parameters, momentum and weight decay included."""
+    theirs, ours = pair("GATConv", WIDTH, CHANNELS, edge_dim=EDGE_WIDTH, add_self_loops=False)
+    for layer in (theirs, ours):
+        none = torch.empty(2, 0, dtype=torch.int64), torch.empty(0, EDGE_WIDTH)
+        layer(torch.ones(3, WIDTH), *none).sum().backward()
+        assert layer.att_edge.grad is None
+        assert layer.lin_edge.weight.grad is None
