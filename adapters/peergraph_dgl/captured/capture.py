@@ -87,7 +87,7 @@ def capture(
             their options; seeds of several types; norms over all rows; options of
             DistributedDataParallel; other optimizers; when a step runs, autocast to float16
             without `scaler`.
-        ValueError: when the first step runs: `loss` depends on rows of padding.
+        ValueError: when the first step runs: `loss` depends on rows of padding, or on their number.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
     store = _check_loader(loader)

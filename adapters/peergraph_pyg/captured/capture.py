@@ -80,7 +80,7 @@ def capture(
             `transform`, other functions as `transform_sampler_output`, frames with lists, other
             classes of negatives; norms over all rows; options of DistributedDataParallel; other
             optimizers; when a step runs, autocast to float16 without `scaler`.
-        ValueError: when the first step runs: `loss` depends on rows of padding.
+        ValueError: when the first step runs: `loss` depends on rows of padding, or on their number.
         RuntimeError: when a step is captured: it does what a CUDA graph cannot repeat.
     """
     batches = LoaderBatches(loader, check_loader(loader))

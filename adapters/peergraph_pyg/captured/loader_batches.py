@@ -120,8 +120,9 @@ class LoaderBatches(TrainingBatches):
 
         The tensors of a request are on the store's device in it, as in other batches.
         """
-        request.origin.finish(None)
-        out = request.origin.output
+        origin = copy.copy(request.origin)  # it may be drawn again
+        origin.output = out = copy.copy(origin.output)
+        origin.finish(None)
         out.metadata, _ = self.on_device(request.extras)
         return self._loader.filter_fn(out), _counts_of(out)
 

@@ -193,7 +193,7 @@ class CapturedTraining:
         exceeds = slot is not None and not slot.fits()
         is_fixed = slot is not None and not exceeds
         if slot is not None and is_fixed:
-            self._drop_outdated_graphs(slot)
+            self._drop_outdated_graphs(batch.request, slot)
         if self._gradients is not None:
             is_fixed, self._warmup = self._gradients.agree(is_fixed, self._warmup)
         if slot is None or not is_fixed:
@@ -263,7 +263,7 @@ class CapturedTraining:
         self.num_captured += 1
         return tree_map(_copied, result)  # the next replay writes another one
 
-    def _drop_outdated_graphs(self, slot: Slot) -> None:
+    def _drop_outdated_graphs(self, request: BatchRequest, slot: Slot) -> None:
         """Drops the graphs if they contain other settings than the present ones."""
         of_optimizer, modes = tuple(settings_of(self._optimizer)), self._modes()
         if self._settings == (of_optimizer, modes):
@@ -276,11 +276,12 @@ class CapturedTraining:
             make_capturable(self._optimizer, self._device)
             check_scaler(self._scaler, self._optimizer, self._device)
         check_modules(self._model, self._batches)
-        with self._autocast(), static_shapes():
+        with self._autocast():
             check_padding(
                 self._model,
                 lambda model, batch: _loss_of(self._loss(model, batch), wants_gradient=False),
                 self._batches,
+                request,
                 slot.sample,
                 slot.extras,
             )

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.integration.captured.training_batches import TrainingBatches
+from peergraph.integration.captured.static_shapes import static_shapes
+from peergraph.integration.captured.training_batches import BatchRequest, TrainingBatches
 from peergraph.sampling import Sample, StaticShapeSample
 
 # What padding may change in a loss: kernels that add by atomics differ by less.
 _TOLERANCE = 1e-3
+
+_DIFFERENT_VALUES = (
+    "loss: it depends on rows of padding, {:.6g} with some values in them and {:.6g} with others. "
+    "Padding follows the nodes of each hop: a loss may use the rows of seeds only (the first ones, "
+    "as many as the batch has seeds, or those that an index of links names), and no module may "
+    "compute over all rows"
+)
+_DIFFERENT_SIZES = (
+    "loss: it depends on rows of padding, {:.6g} with them and {:.6g} without. Numbers of nodes "
+    "and edges (batch.num_nodes, len(batch.x), batch.num_sampled_nodes) count them: in place of "
+    "these, use the number of seeds (batch.batch_size, or the length of the batch's labels)"
+)
 
 
 def check_padding(
     model: torch.nn.Module,
     loss: Callable[[torch.nn.Module, Any], Tensor],
     batches: TrainingBatches,
+    request: BatchRequest,
     sample: StaticShapeSample,
     extras: Any,
 ) -> None:
-    """Computes the loss of one batch twice, with other values in its rows of padding.
+    """Computes the loss of one batch with some values in its rows of padding, with others, and
+    without padding.
 
-    Buffers of the model, and the state of torch's generators, stay the same. Synchronises.
+    Buffers and modes of the model, and the states of torch's generators, stay as they are.
+    Synchronises.
 
     Args:
         model: the model.
         loss: of the model and a batch.
         batches: makes the batch.
+        request: of the batch.
         sample, extras: of the batch.
 
     Raises:
@@ -39,26 +57,68 @@ def check_padding(
     """
     padding = {t: sample.is_padding(t) for t in sample.nodes}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    device = next(iter(padding.values())).device
-    devices = [device] if device.type == "cuda" else []
-    losses = []
-    with torch.no_grad():
-        for changed in (False, True):
-            batch = batches.make(padded_copy(sample, int(changed)), extras)
-            if changed:
+    devices = [batches.store.device] if batches.store.device.type == "cuda" else []
+
+    def padded_loss(pad_with: int = 0) -> float:
+        with static_shapes():
+            batch = batches.make(padded_copy(sample, pad_with), extras)
+            if pad_with:
                 batches.change_padding(batch, sample, padding)
             with torch.random.fork_rng(devices=devices):
-                losses.append(float(loss(model, batch)))
+                return float(loss(model, batch))
+
+    def loader_loss(other_numbers: bool = False) -> float:
+        batch, _ = batches.draw(request)
+        with torch.random.fork_rng(devices=devices):
+            if other_numbers:
+                for device in (torch.device("cpu"), *devices):
+                    torch.rand((), device=device)
+            return float(loss(model, batch))
+
+    with torch.no_grad():
+        some, others = padded_loss(), padded_loss(1)
+        if not _is_close(some, others, _TOLERANCE):
+            raise ValueError(_DIFFERENT_VALUES.format(some, others))
+        # Random numbers, as of dropout, are others if there are more rows.
+        for context in (nullcontext(model), _evaluation(model)):
+            with context:
+                alone = loader_loss()
+                if not _is_close(alone, loader_loss(other_numbers=True), 0.0):
+                    continue
+                some = padded_loss()
+            if not _is_close(some, alone, _tolerance_of_sizes(model, batches.store.device)):
+                raise ValueError(_DIFFERENT_SIZES.format(some, alone))
+            break
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-    same = math.isclose(*losses, rel_tol=_TOLERANCE, abs_tol=1e-6)
-    if not same and not math.isnan(losses[0]):
-        raise ValueError(
-            f"loss: it depends on rows of padding, {losses[0]:.6g} with some values in them and "
-            f"{losses[1]:.6g} with others. Padding follows the nodes of each hop: a loss may use "
-            "the rows of seeds only (the first ones, as many as the batch has seeds, or those that "
-            "an index of links names), and no module may compute over all rows"
-        )
+
+
+@contextmanager
+def _evaluation(model: torch.nn.Module) -> Iterator[None]:
+    """In this context, all modules of a model evaluate."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _is_close(one: float, other: float, tolerance: float) -> bool:
+    floor = 1e-6 if tolerance else 0.0
+    return math.isnan(one) or math.isclose(one, other, rel_tol=tolerance, abs_tol=floor)
+
+
+def _tolerance_of_sizes(model: torch.nn.Module, device: torch.device) -> float:
+    """Returns what the number of rows may change in a loss: products of other shapes are rounded
+    otherwise.
+    """
+    narrow = torch.is_autocast_enabled(device.type) or any(
+        p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()
+    )
+    return 5e-2 if narrow else _TOLERANCE
 
 
 def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
@@ -76,8 +136,10 @@ def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
             nodes[node_type] = torch.where(sample.is_padding(node_type), ids[pad_with], ids)
     batch = sample.batch
     if batch is not None:
+        # There may be one seed alone.
         batch = {
-            t: torch.where(sample.is_padding(t), pad_with, trees) for t, trees in batch.items()
+            t: torch.where(sample.is_padding(t), trees.max().clamp(max=pad_with), trees)
+            for t, trees in batch.items()
         }
     edge_ids = sample.edge_ids
     return replace(

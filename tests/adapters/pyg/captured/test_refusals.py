@@ -152,3 +152,36 @@ def test_wrong_calls(plain: Data) -> None:
     peergraph_pyg.store_of(loader.data).close()
     with pytest.raises(RuntimeError, match="closed"):
         next(iter(training))
+
+
+def test_losses_that_depend_on_numbers_of_rows(plain: Data, device: torch.device) -> None:
+    """Padding changes them whatever its values are, also where random numbers hide it."""
+    loader = make_loader(plain, device)
+
+    def of_nodes(model: nn.Module, batch: Any) -> Tensor:
+        return loss_of(model, batch) * 100 / batch.num_nodes
+
+    def of_edges(model: nn.Module, batch: Any) -> Tensor:
+        degrees = torch.bincount(batch.edge_index[0], minlength=batch.num_nodes)
+        return loss_of(model, batch) / degrees.float().mean()
+
+    for loss in (of_nodes, of_edges):
+        for dropout in (0.0, 0.5):
+            model = sage(device, dropout)
+            training = peergraph_pyg.capture(loader, model, adam(model), loss)
+            with pytest.raises(ValueError, match="depends on rows of padding.*batch.batch_size"):
+                next(iter(training))
+            assert all(module.training for module in model.modules())
+
+
+def test_losses_with_random_numbers_of_seeds(plain: Data, device: torch.device) -> None:
+    """They are not refused: without padding, they have other random numbers."""
+    loader, model = make_loader(plain, device), sage(device)
+
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        noise = F.dropout(torch.ones(len(batch.x), 1, device=device))[: batch.batch_size]
+        return loss_of(model, batch) * noise.mean()
+
+    assert (
+        torch.stack(list(peergraph_pyg.capture(loader, model, adam(model), noisy))).isfinite().all()
+    )
