@@ -135,7 +135,7 @@ class NeighborOptions:
             window=self.time_window.get(timed_type, -1),
             per_source=self.labor,
             layer_dependency=self.layer_dependency,
-            **({"skip_zero_weights": True} if self.skip_zero_weights else {}),
+            skip_zero_weights=self.skip_zero_weights,
         )
 
     def seed_times(
