@@ -14,9 +14,9 @@ import zlib
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Data
 
 from peergraph.cache_folder import cache_folder
 from peergraph.control_groups import usable_cpus
@@ -27,6 +27,9 @@ from peergraph_demo.code_modules import (
     read_modules,
     split_words,
 )
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 VERSION = 4  # of the cached file
 NUM_FEATURES, MAX_CLASSES = 128, 40
@@ -67,8 +70,10 @@ def words(module: Module) -> torch.Tensor:
     return torch.nn.functional.normalize(words.log1p())
 
 
-def build_code_graph(modules: list[Module]) -> Data:
+def build_code_graph(modules: list[Module]) -> dict[str, Any]:
     """Parses the modules, and connects their definitions, each edge in both directions.
+
+    Returns what a `Data` object of PyG has.
 
     The label is the top-level package, of the 40 packages with most nodes; other nodes have the
     label -1 and are in no mask.
@@ -79,13 +84,13 @@ def build_code_graph(modules: list[Module]) -> Data:
     classes = {name: number for number, (name, _) in enumerate(largest)}
     y = torch.tensor([classes.get(name, -1) for name in packages])
     edges = find_edges(read)
-    graph = Data(
-        x=torch.cat([words(module) for module in read]).half(),
-        y=y,
-        edge_index=torch.cat([edges, edges.flip(0)], 1),
-        name="code graph",
-        num_classes=len(classes),
-    )
+    graph = {
+        "x": torch.cat([words(module) for module in read]).half(),
+        "y": y,
+        "edge_index": torch.cat([edges, edges.flip(0)], 1),
+        "name": "code graph",
+        "num_classes": len(classes),
+    }
     nodes = (y >= 0).nonzero().view(-1)
     nodes = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))]
     parts = nodes.tensor_split((int(0.6 * len(nodes)), int(0.8 * len(nodes))))
@@ -94,8 +99,8 @@ def build_code_graph(modules: list[Module]) -> Data:
     return graph
 
 
-def load_code_graph() -> Data:
-    """Returns the graph of the running installation, from the cache or made and cached now."""
+def make_code_graph() -> Path:
+    """Returns the cached graph's file. Makes it if there is none; PyG is not needed for that."""
     folders = [sysconfig.get_paths()["stdlib"]]
     folders += [path for path in sys.path if Path(path).name in SITE_FOLDERS]
     roots = list(dict.fromkeys(Path(path).resolve() for path in folders if os.path.isdir(path)))
@@ -108,6 +113,13 @@ def load_code_graph() -> Data:
         graph = build_code_graph(find_modules(roots))
         folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        torch.save(graph.to_dict(), temporary)
+        torch.save(graph, temporary)
         temporary.replace(path)  # at once: a reader sees a whole file
-    return Data(**torch.load(path, weights_only=True))
+    return path
+
+
+def load_code_graph() -> Data:
+    """Returns the graph of the running installation."""
+    from torch_geometric.data import Data
+
+    return Data(**torch.load(make_code_graph(), weights_only=True))

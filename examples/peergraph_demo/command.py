@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from subprocess import CalledProcessError
 from tempfile import TemporaryDirectory
 from time import time
@@ -76,9 +79,7 @@ def device_and_ranks(args: argparse.Namespace, gpus: int) -> tuple[str, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the demo; 2 for options that cannot be, 1 if a rank failed, 130 after Ctrl-C."""
-    try:
-        import torch_geometric  # noqa: F401
-    except ImportError:
+    if find_spec("torch_geometric") is None:
         print("peergraph demo needs PyG: pip install 'peergraph[pyg]'", file=sys.stderr)
         return 2
     try:
@@ -89,17 +90,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from peergraph_demo.code_graph import load_code_graph
-
     try:
         check_options(args)
         device, ranks = device_and_ranks(args, num_gpus())
         # The ranks meet in a file of a private folder: there is no port to guess.
         meeting_place = TemporaryDirectory(prefix="peergraph-demo-")
-        if args.data == "code" and int(os.environ.get("LOCAL_RANK", 0)) == 0:
-            begin = time()
-            load_code_graph()  # made once, before there are ranks
-            print(f"the code of this Python read in {time() - begin:.1f} s", flush=True)
+        _prepare(args.data, device)
     except (ValueError, OSError) as error:
         print(f"peergraph demo: {error}", file=sys.stderr)
         return 2
@@ -108,21 +104,45 @@ def _run(args: argparse.Namespace) -> int:
         return 1
     del args.run
     args.begin = time()
-    from torch.multiprocessing.spawn import ProcessException, ProcessExitedException, spawn
+    from torch.multiprocessing.spawn import (
+        ProcessException,
+        ProcessExitedException,
+        start_processes,
+    )
 
     try:
         with meeting_place as folder:
             if "RANK" in os.environ:
                 _run_rank(int(os.environ["LOCAL_RANK"]), args, device, ranks, None)
             else:
-                meeting = f"file://{folder}/ranks"
-                spawn(_run_rank, (args, device, ranks, meeting), nprocs=ranks)  # type: ignore[no-untyped-call]
+                shared = (args, device, ranks, f"file://{folder}/ranks")
+                # Forked ranks have all modules. CUDA does not work in them.
+                method = "spawn" if device == "cuda" else "fork"
+                start_processes(  # type: ignore[no-untyped-call]
+                    _run_rank, shared, nprocs=ranks, start_method=method
+                )
     except ProcessException as error:
         print(f"peergraph demo: {error}", file=sys.stderr)
         if isinstance(error, ProcessExitedException) and error.signal_name == "SIGKILL":
             print(OUT_OF_MEMORY, file=sys.stderr)
         return 1
     return 0
+
+
+def _prepare(data: str, device: str) -> None:
+    """Makes the graph of code before there are ranks, and imports what forked ranks need."""
+    from peergraph_demo.code_graph import make_code_graph
+
+    begin = time()
+    reads_code = data == "code" and int(os.environ.get("LOCAL_RANK", 0)) == 0
+    with ThreadPoolExecutor(1) as background:
+        graph = background.submit(make_code_graph) if reads_code else None
+        if device == "cpu":
+            import_module("peergraph_demo.train")
+            print(f"PyG imported in {time() - begin:.1f} s", flush=True)
+    if graph is not None:
+        graph.result()
+        print(f"the code of this Python read in {time() - begin:.1f} s", flush=True)
 
 
 def _run_rank(

@@ -125,7 +125,7 @@ def test_bad_options_start_nothing(
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(import_module("torch.multiprocessing.spawn"), "spawn", refuse)
+    monkeypatch.setattr(import_module("torch.multiprocessing.spawn"), "start_processes", refuse)
     assert main(["demo", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -139,7 +139,7 @@ def test_a_killed_rank_and_a_missing_folder_are_named(
         error = spawning.ProcessExitedException
         raise error("process 1 was killed", 1, 123, exit_code=-9, signal_name="SIGKILL")
 
-    monkeypatch.setattr(spawning, "spawn", end)
+    monkeypatch.setattr(spawning, "start_processes", end)
     assert main(["demo", "--data", "products"]) == 1
     text = capsys.readouterr().err
     assert "process 1 was killed" in text
