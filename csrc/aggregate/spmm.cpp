@@ -64,16 +64,22 @@ void spmm_cpu(const Spmm& op, int num_threads) {
             sum_row<T, packs, lanes, kBytes>(op, messages, row, first, sums);
           });
     };
-    if (!op.accumulate && op.dtype == op.out_dtype) {
-      T* out = static_cast<T*>(op.out);
+    const bool is_direct = !op.accumulate && op.dtype == op.out_dtype;
+    T* const out = static_cast<T*>(op.out);
+    // Blocks of columns may overlap, so the sums are added to `out` after the whole row is summed.
+    std::vector<Value> sums(is_direct ? 0 : columns);
+    Value* place = sums.data();
+    int64_t step = 0;
+    if constexpr (std::is_same_v<T, Value>) {
+      // One loop over the edges is compiled for both places.
+      if (is_direct) place = out, step = stride;
+    } else if (is_direct) {
       for (int64_t row = begin; row < end; ++row) sum_into(row, out + row * stride);
       return;
     }
-    // Blocks of columns may overlap, so the sums are added to `out` after the whole row is summed.
-    std::vector<Value> sums(columns);
     for (int64_t row = begin; row < end; ++row) {
-      sum_into(row, sums.data());
-      write_row(op, sums, row * stride);
+      sum_into(row, place + row * step);
+      if (!is_direct) write_row(op, sums, row * stride);
     }
   };
   each_piece_of_messages<64>(op.matrix, op.operands, op.dtype, num_threads, sum_rows);
