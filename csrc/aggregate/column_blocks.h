@@ -27,6 +27,10 @@ constexpr int kMostBytes = kIsCommon<T>     ? 64
                            : sizeof(T) == 8 ? 32
                                             : kLeastVectorBytes;
 
+/// Bytes of the narrowest vectors for which there are variants by message and layout.
+template <typename T>
+constexpr int kLeastKnownBytes = std::min(kMostBytes<T>, kUsualVectorBytes);
+
 /// The number of packs of sums that fit into the vector registers together with a message.
 template <typename T, int kBytes>
 constexpr int kMaxPacks = !kIsCommon<T>  ? 1
@@ -218,8 +222,9 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   const ColumnRuns runs(operands.columns, operands.e_columns);
   const auto run_rows = [&](auto message, auto known, auto layout, auto is_narrow, auto element) {
     using T = decltype(element);
+    constexpr int kLeast = decltype(known)::value ? kLeastKnownBytes<T> : kLeastVectorBytes;
     each_piece(rows, operands.columns, num_threads, [&](int64_t first, int64_t last) {
-      with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
+      with_vectors<kMostBytes<T>, kLeast>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
         const Messages<message, known, layout, is_narrow, T, kBytes> messages(
             rows, operands, runs, rows.last_position(last));
@@ -241,15 +246,16 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     const Message given = operands.message == Message::kSub ? Message::kAdd : operands.message;
+    const bool is_usual = vector_bytes() >= kLeastKnownBytes<T>;
     if (operands.is_narrow()) {
-      if (given == Message::kCopyU)
+      if (given == Message::kCopyU && is_usual)
         return run_rows(kCopyU, kKnown, kSame, std::true_type{}, element);
       return run_rows(kMul, std::false_type{}, kAny, std::true_type{}, element);
     }
-    if (given == Message::kCopyU) return run(kCopyU, kKnown, kSame, element);
+    if (given == Message::kCopyU && is_usual) return run(kCopyU, kKnown, kSame, element);
     if constexpr (kIsCommon<T>) {
-      const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);
-      if (given == Message::kCopyE) return run(kCopyE, kKnown, kSame, element);
+      const Layout layout = is_usual ? runs.layout(kLanesOf<AccumulatorOf<T>>) : Layout::kAny;
+      if (given == Message::kCopyE && is_usual) return run(kCopyE, kKnown, kSame, element);
       if (given == Message::kAdd && layout == Layout::kSame)
         return run(kAdd, kKnown, kSame, element);
       if (given == Message::kMul && layout == Layout::kSame)

@@ -17,6 +17,12 @@ namespace peergraph {
 
 /// Bytes of a vector that every CPU of the architecture has: SSE2, NEON.
 constexpr int kLeastVectorBytes = 16;
+/// Bytes of a vector that nearly every CPU has: AVX2, of 2013. It pays to compile less for others.
+#ifdef PG_WIDER_VECTORS
+constexpr int kUsualVectorBytes = 32;
+#else
+constexpr int kUsualVectorBytes = kLeastVectorBytes;
+#endif
 
 /// Bytes of the widest vectors that this CPU has.
 inline int widest_vector_bytes() {
@@ -40,6 +46,12 @@ inline std::atomic<int>& vector_bytes_limit() {
   return limit;
 }
 
+/// Bytes of the widest vectors that with_vectors uses now.
+inline int vector_bytes() {
+  const int limit = vector_bytes_limit().load(std::memory_order_relaxed);
+  return limit < widest_vector_bytes() ? limit : widest_vector_bytes();
+}
+
 #ifdef PG_WIDER_VECTORS
 template <typename Body>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), flatten,
@@ -60,18 +72,18 @@ __attribute__((flatten, noinline)) void with_128_bits(const Body& body) {
 
 /// Calls body(std::integral_constant<int, bytes of a vector>{}), compiled for such vectors.
 /// Functions that `body` calls must be PG_INLINE. The build forbids fused products and sums, so the
-/// results are the same for all widths. Each width up to `kMost` takes time to compile.
-template <int kMost, typename Body>
+/// results are the same for all widths. Each width from `kLeast` to `kMost` takes time to compile;
+/// this CPU must have vectors of `kLeast` bytes.
+template <int kMost, int kLeast = kLeastVectorBytes, typename Body>
 void with_vectors(const Body& body) {
 #ifdef PG_WIDER_VECTORS
-  const int limit = vector_bytes_limit().load(std::memory_order_relaxed);
-  const int bytes = limit < widest_vector_bytes() ? limit : widest_vector_bytes();
+  const int bytes = vector_bytes();
   if constexpr (kMost >= 64)
     if (bytes >= 64) return with_512_bits(body);
   if constexpr (kMost >= 32)
-    if (bytes >= 32) return with_256_bits(body);
+    if (kLeast >= 32 || bytes >= 32) return with_256_bits(body);
 #endif
-  with_128_bits(body);
+  if constexpr (kLeast <= kLeastVectorBytes) with_128_bits(body);
 }
 
 /// Prefetches the cache line at `address`, for reading.
