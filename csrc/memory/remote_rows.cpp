@@ -8,7 +8,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kGrain = 16 << 10;
+constexpr int64_t kIdsPerPiece = 16 << 10;
 
 struct Remote {
   uint64_t key;
@@ -21,7 +21,7 @@ struct Remote {
 
 /// Writes the local rows, and returns the remote ones.
 std::vector<Remote> locate(const RemoteRowQuery& query, int64_t* local, int num_threads) {
-  const int64_t pieces = pieces_of(query.ids.count, kGrain, num_threads);
+  const int64_t pieces = pieces_of(query.ids.count, kIdsPerPiece, num_threads);
   std::vector<std::vector<Remote>> found(pieces);
   parallel_pieces(pieces, num_threads, [&](int64_t piece) {
     const int64_t end = query.ids.count * (piece + 1) / pieces;

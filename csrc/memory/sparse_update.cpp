@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrainElements = 16 << 10;
 
-int64_t rows_per_grain(int64_t width) {
+int64_t rows_per_piece(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
@@ -61,7 +61,7 @@ void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& ru
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     using A = AccumulatorOf<T>;
-    parallel_for(runs.count, rows_per_grain(width), num_threads, [&](int64_t begin, int64_t end) {
+    parallel_for(runs.count, rows_per_piece(width), num_threads, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         A* sum = static_cast<A*>(out) + r * width;
         std::fill(sum, sum + width, A{0});
@@ -111,7 +111,7 @@ void sparse_update_cpu(const TrainedRows& trained, const RowGradients& grads,
     with_rule<A>(rule, [&](const auto& typed) {
       const A scale = static_cast<A>(rule.grad_scale);
       parallel_for(
-          grads.count, rows_per_grain(grads.width), num_threads, [&](int64_t begin, int64_t end) {
+          grads.count, rows_per_piece(grads.width), num_threads, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
               const int64_t row = grads.rows[i];
               check_index("rows", i, row, trained.table.map.rows);

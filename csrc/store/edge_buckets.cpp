@@ -15,7 +15,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t kEdgesPerPart = 1 << 16;
 // Edges of a bucket that are written at once. A record's size is a multiple of 4, so that these are
 // whole lines of 64 bytes.
 constexpr int64_t kGroup = 16;
@@ -105,7 +105,7 @@ struct Pieces {
 template <typename Source, typename Id>
 PartitionedEdges partition(const Pieces<Id>& pieces, int64_t num_edges, EdgeRecord<Source>* records,
                            int64_t* counts, int num_threads) {
-  const int64_t parts = pieces_of(num_edges, kGrain, num_threads);
+  const int64_t parts = pieces_of(num_edges, kEdgesPerPart, num_threads);
   const auto begin = [&](int64_t part) { return num_edges * part / parts; };
   std::vector<std::vector<int64_t>> next(parts);
   std::vector<char> is_sorted(parts);

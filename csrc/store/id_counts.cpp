@@ -10,7 +10,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t kIdsPerPart = 1 << 16;
 
 /// Calls add(id) for the ids of [begin, end) that are in range.
 template <typename Id, typename Add>
@@ -31,7 +31,7 @@ CountedIds visit(const Id* ids, int64_t begin, int64_t end, int64_t limit, const
 template <typename Id>
 CountedIds count(const Id* ids, int64_t num_ids, int64_t limit, int64_t* counts, bool is_shared,
                  int num_threads) {
-  const int64_t parts = pieces_of(num_ids, kGrain, num_threads);
+  const int64_t parts = pieces_of(num_ids, kIdsPerPart, num_threads);
   std::vector<CountedIds> found(parts);
   parallel_pieces(num_ids == 0 ? 0 : parts, num_threads, [&](int64_t part) {
     const int64_t begin = num_ids * part / parts, end = num_ids * (part + 1) / parts;

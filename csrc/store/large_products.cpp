@@ -11,7 +11,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kProductsPerThread = 1 << 14;
+constexpr int64_t kLargeProductsPerThread = 1 << 14;
 
 template <typename T>
 float load(const char* values, int64_t i) {
@@ -84,7 +84,7 @@ void large_products_cpu(const LargeProducts& work, int num_threads) {
       *work.largest_norm = largest;
     norms[i] = norm_of(largest);
   }
-  const int64_t grain = kProductsPerThread / std::max<int64_t>(1, work.num_rows) + 1;
+  const int64_t grain = kLargeProductsPerThread / std::max<int64_t>(1, work.num_rows) + 1;
   parallel_for(work.num_queries, grain, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t q = begin; q < end; ++q) {
       for (int64_t i = 0; i < blocks; ++i) find_in_block(work, q, i, norms[i]);

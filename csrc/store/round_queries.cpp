@@ -8,7 +8,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kQueriesPerThread = 64;
+constexpr int64_t kRoundedPerThread = 64;
 
 void round_query(const RoundQueries& work, int64_t query) {
   const double* values = work.queries + query * work.columns;
@@ -29,7 +29,7 @@ void round_query(const RoundQueries& work, int64_t query) {
 }  // namespace
 
 void round_queries_cpu(const RoundQueries& work, int num_threads) {
-  parallel_for(work.num_queries, kQueriesPerThread, num_threads, [&](int64_t begin, int64_t end) {
+  parallel_for(work.num_queries, kRoundedPerThread, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t query = begin; query < end; ++query) round_query(work, query);
   });
 }
