@@ -15,6 +15,7 @@
 #include "aggregate/edge_grouping.h"
 #include "aggregate/joined_edges.h"
 #include "aggregate/row_copy.h"
+#include "aggregate/row_products.h"
 #include "aggregate/spmm.h"
 #include "common/bind.h"
 #include "common/check.h"
@@ -244,6 +245,37 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
   return {rows.cuts, rows.lasts, rows.chunks, columns.cuts, columns.chunks, bad_edge};
 }
 
+/// `out` of `left` [rows, columns], and `right` with as many rows if `sums_rows`, else a matrix.
+bool bind_multiply_rows(const TensorRef& left, const TensorRef& right, const OptionalTensor& bias,
+                        const TensorRef& out, bool is_transposed, bool sums_rows, bool adds,
+                        const Launch& launch, [[maybe_unused]] const py::function& allocate) {
+  const DType dtype = left.dtype("left"), out_dtype = out.dtype("out");
+  PG_CHECK_ARG(dtype == DType::kFloat16 || dtype == DType::kBfloat16,
+               "left must be float16 or bfloat16");
+  PG_CHECK_ARG(out_dtype == dtype || (out_dtype == DType::kFloat32 && !bias),
+               "out must be as the operands, or float32 without a bias");
+  PG_CHECK_ARG(!is_transposed || !sums_rows, "sums of rows take no transposed matrix");
+  RowProduct op{dtype, out_dtype};
+  op.rows = left.size(0);
+  op.left_columns = left.size(1);
+  op.out_columns = out.size(1);
+  op.is_transposed = is_transposed;
+  op.sums_rows = sums_rows;
+  op.adds = adds;
+  const int64_t inner = sums_rows ? op.rows : op.left_columns;
+  op.left = left.data;
+  op.right = right.values("right", dtype, inner * op.out_columns);
+  op.out = out.values("out", out_dtype, (sums_rows ? op.left_columns : op.rows) * op.out_columns);
+  if (bias) op.bias = bias->values("bias", dtype, op.out_columns);
+  bool is_done = false;
+  if (op.rows > 0 && op.left_columns > 0 && op.out_columns > 0) {
+    const py::gil_scoped_release release;
+    PG_ON_DEVICE(launch.device, is_done = false,
+                 is_done = multiply_rows_cuda(op, launch, with_gil(allocate)));
+  }
+  return is_done;
+}
+
 }  // namespace
 
 void register_dense(py::module_& m) {
@@ -263,6 +295,9 @@ void register_dense(py::module_& m) {
         py::arg("indices"), py::arg("edge_ids"), py::arg("by_column"), py::arg("rows_of"),
         py::arg("positions"), py::arg("numbering"), py::arg("schedule"), py::arg("launch"),
         py::arg("allocate"));
+  m.def("multiply_rows", &bind_multiply_rows, py::arg("left"), py::arg("right"), py::kw_only(),
+        py::arg("bias"), py::arg("out"), py::arg("is_transposed"), py::arg("sums_rows"),
+        py::arg("adds"), py::arg("launch"), py::arg("allocate"));
   m.def("activate", &bind_activate, py::kw_only(), py::arg("x"), py::arg("bias"), py::arg("relu"),
         py::arg("p"), py::arg("seed"), py::arg("bits"), py::arg("out"), py::arg("launch"),
         ReleaseGil());

@@ -1,8 +1,6 @@
-"""Products of rows in pieces of few shapes: equal to whole products."""
+"""Products of rows of batches: equal to torch's, whichever library chooses the kernel."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import pytest
 import torch
@@ -14,82 +12,99 @@ from peergraph.aggregate.ops.row_products import (
     add_product_of_columns,
     columns_times,
     multiply,
-    row_pieces,
     rows_times,
 )
+from tests.conftest import require_gpus
 
-COUNTS = [0, 1, 255, 256, 257, 511, 512, 1000, 4095, 5003]
-
-
-@pytest.fixture(autouse=True)
-def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU divides rows as a GPU does."""
-    monkeypatch.setattr(row_products, "_chooses_by_shape", lambda _: True)
+COUNTS = [0, 1, 63, 64, 65, 1000, 5003]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
-def numbers(*shape: int, device: torch.device) -> Tensor:
+def numbers(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Small integers: their products and sums are exact in each dtype."""
     generator = torch.Generator().manual_seed(sum(shape))
-    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(device)
+    return torch.randint(-2, 3, shape, generator=generator).to(device, dtype)
 
 
-def test_pieces_cover_the_rows_and_have_few_lengths() -> None:
-    lengths = set()
-    for count in range(300_000, 310_000, 7):
-        pieces = row_pieces(torch.empty(count, 0))
-        assert pieces[0].start == 0
-        assert pieces[-1].stop == count
-        assert all(a.stop >= b.start for a, b in pairwise(pieces))
-        lengths |= {piece.stop - piece.start for piece in pieces}
-    assert len(lengths) <= 4
-    for count in COUNTS:
-        covered = torch.zeros(count)
-        for piece in row_pieces(torch.empty(count, 0)):
-            covered[piece] = 1
-        assert covered.all()
-
-
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", COUNTS)
-def test_products_of_rows(count: int, device: torch.device) -> None:
-    x, weight = numbers(count, 6, device=device), numbers(6, 5, device=device)
-    bias, out = numbers(5, device=device), numbers(count, 5, device=device)
-    torch.testing.assert_close(rows_times(x, weight), x @ weight)
-    torch.testing.assert_close(rows_times(x, weight, bias), x @ weight + bias)
-    expected = out + x @ weight
-    add_product(out, x, weight, False)
-    torch.testing.assert_close(out, expected)
-    add_product(out, x, weight, True)
-    torch.testing.assert_close(out, x @ weight)
+def test_products_of_rows(count: int, dtype: torch.dtype, device: torch.device) -> None:
+    x = numbers(count, 16, dtype=dtype, device=device)
+    weight = numbers(24, 16, dtype=dtype, device=device)
+    bias = numbers(24, dtype=dtype, device=device)
+    expected = x.double() @ weight.double().t()
+    for matrix in (weight.t(), weight.t().contiguous()):
+        assert torch.equal(rows_times(x, matrix).double(), expected)
+        assert torch.equal(rows_times(x, matrix, bias).double(), expected + bias.double())
+        for out_dtype in {dtype, torch.promote_types(dtype, torch.float32)}:
+            out = numbers(count, 24, dtype=out_dtype, device=device)
+            sums = out.double() + expected
+            add_product(out, x, matrix, False)
+            assert torch.equal(out.double(), sums)
+            add_product(out, x, matrix, True)
+            assert torch.equal(out.double(), expected)
+            multiply(x, matrix, out.zero_())
+            assert torch.equal(out.double(), expected)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_sums_of_products(count: int, device: torch.device) -> None:
-    left, right = numbers(count, 6, device=device), numbers(count, 5, device=device)
-    out = numbers(6, 5, device=device)
-    torch.testing.assert_close(columns_times(left, right), left.mT @ right)
-    expected = out + left.mT @ right
-    add_product_of_columns(out, left, right, False)
-    torch.testing.assert_close(out, expected)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [each for each in COUNTS if each <= 1000])
+def test_sums_over_rows(count: int, dtype: torch.dtype, device: torch.device) -> None:
+    ones = torch.ones(count, 8, dtype=dtype, device=device)
+    left = torch.where(torch.arange(count, device=device)[:, None] % 9 == 0, ones, 0)
+    right = numbers(count, 24, dtype=dtype, device=device)
+    expected = left.double().t() @ right.double()
+    assert torch.equal(columns_times(left, right).double(), expected)
+    for out_dtype in {dtype, torch.promote_types(dtype, torch.float32)}:
+        out = numbers(8, 24, dtype=out_dtype, device=device)
+        sums = out.double() + expected
+        add_product_of_columns(out, left, right, False)
+        assert torch.equal(out.double(), sums)
+        add_product_of_columns(out, left, right, True)
+        assert torch.equal(out.double(), expected)
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_several_products(count: int, device: torch.device) -> None:
-    left, right = numbers(3, count, 6, device=device), numbers(3, count, 5, device=device)
-    weight = numbers(3, 6, 5, device=device)
-    torch.testing.assert_close(rows_times(left, weight), left @ weight)
-    out = left.new_empty(3, 6, 5)
-    add_product_of_columns(out, left, right, True)
-    torch.testing.assert_close(out, left.mT @ right)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views(dtype: torch.dtype, device: torch.device) -> None:
+    """Rows and columns of other tensors, at any address."""
+    x = numbers(300, 40, dtype=dtype, device=device)
+    weight = numbers(40, 24, dtype=dtype, device=device)
+    for rows, columns in [(slice(7, 290), slice(0, 40)), (slice(1, 258), slice(3, 21))]:
+        part, matrix = x[rows, columns], weight[columns]
+        out = x.new_empty(300, 24)[rows]
+        add_product(out, part, matrix, True)
+        assert torch.equal(out.double(), part.double() @ matrix.double())
+        total = x.new_empty(24, 50)[:, : part.shape[1]]
+        add_product_of_columns(total, out.sign(), part, True)
+        assert torch.equal(total.double(), out.double().sign().t() @ part.double())
+    flat = torch.zeros(1 + 64 * 8, dtype=dtype, device=device)[1:]
+    unaligned = flat.view(64, 8).copy_(x[:64, :8])
+    assert torch.equal(rows_times(unaligned, weight[:8]), rows_times(x[:64, :8], weight[:8]))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_added_in_float32(dtype: torch.dtype, device: torch.device) -> None:
-    left = numbers(3001, 6, device=device).to(dtype)
-    right = numbers(3001, 5, device=device).to(dtype)
-    weight = numbers(6, 5, device=device).to(dtype)
-    total = torch.empty(6, 5, device=device)
-    add_product_of_columns(total, left, right, True)
-    expected = left.double().mT @ right.double()
-    torch.testing.assert_close(total.double(), expected, rtol=1e-2, atol=0.5)
-    rows = torch.empty(3001, 5, device=device)
-    multiply(left, weight, rows)
-    torch.testing.assert_close(rows.double(), left.double() @ weight.double(), rtol=1e-5, atol=1e-5)
+def test_the_compiled_module_multiplies(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision on a GPU, and within a CUDA graph."""
+    require_gpus(1)
+    device = torch.device("cuda", 0)
+    x = numbers(1003, 64, dtype=dtype, device=device)
+    weight = numbers(64, 32, dtype=dtype, device=device)
+    torch.mm(x, weight)  # loads cuBLAS
+    monkeypatch.setattr(row_products, "_add_to", None)
+    monkeypatch.setattr(torch, "mm", None)
+    rows = torch.zeros(1003, 32, dtype=dtype, device=device)
+    columns = torch.zeros(64, 32, device=device)
+    for count in (1003, 1002, 900):
+        add_product(rows[:count], x[:count], weight, True)
+        add_product_of_columns(columns, x[:count], rows[:count].sign(), True)
+        graph = torch.cuda.CUDAGraph()
+        signs = rows[:count].sign()
+        with torch.cuda.graph(graph):
+            add_product(rows[:count], x[:count], weight, False)
+            add_product_of_columns(columns, x[:count], signs, False)
+        graph.replay()
+        product = x[:count].double() @ weight.double()
+        assert torch.equal(rows[:count].double(), 2 * product)
+        assert torch.equal(columns.double(), 2 * (x[:count].double().t() @ product.sign()))

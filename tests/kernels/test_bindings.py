@@ -75,6 +75,10 @@ def reals(*shape: int) -> Tensor:
     return torch.ones(shape)
 
 
+def halves(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.bfloat16)
+
+
 def bits(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.uint8)
 
@@ -262,6 +266,20 @@ def join_edges(t: Tensors) -> None:
         numbering=_C.KeyNumbering.used, schedule=_C.Schedule(), launch=LAUNCH,
         allocate=allocate,
     )  # fmt: skip
+
+
+@case(
+    "left bias", left=halves(4, 9), right=halves(9, 5), bias=halves(5), out=halves(4, 5),
+)  # fmt: skip
+def multiply_rows(t: Tensors) -> None:
+    _C.multiply_rows(t["left"], t["right"], bias=t["bias"], out=t["out"], is_transposed=False,
+                     sums_rows=False, adds=False, launch=LAUNCH, allocate=allocate)  # fmt: skip
+
+
+@case("left", left=halves(4, 9), right=halves(4, 5), out=halves(9, 5))
+def multiply_columns(t: Tensors) -> None:
+    _C.multiply_rows(t["left"], t["right"], bias=None, out=t["out"], is_transposed=False,
+                     sums_rows=True, adds=True, launch=LAUNCH, allocate=allocate)  # fmt: skip
 
 
 @case("out", x=reals(4, 9), out=torch.ones(4, 12, dtype=torch.bfloat16))

@@ -1,90 +1,68 @@
-"""Products of the rows of mini-batches, on a GPU in pieces whose shapes repeat.
+"""Products of the rows of mini-batches, whose numbers differ in every batch.
 
-Every batch has other numbers of rows, and cuBLAS takes a tenth of a millisecond of the host to
-choose a kernel for a shape that it has not seen: longer than most of these products. So all but the
-last rows are multiplied by themselves, a number of which few differ; and then the last ones, a
-power of two of them. The two pieces overlap.
+In half precision on a GPU, cuBLAS takes longer to choose a kernel for each new shape than most of
+these products take. So the compiled module asks for kernels for few numbers of rows, and keeps
+them.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import launch_on
+from peergraph.memory.device.launching import Buffers
 
 # Whether this torch can write products of half precision in float32, on a GPU.
 _ROUNDS_LATE = hasattr(torch.ops.aten.mm, "dtype_out")
-# Products of fewer rows are not divided; of others, the second piece is 1 / 64 to 1 / 32.
-_LEAST_ROWS = 256
-_PIECE_BITS = 5
-
-
-def row_pieces(rows: Tensor) -> list[slice]:
-    """Returns ranges that cover the last dimension but one: a range, or two that overlap.
-
-    The shapes that a CUDA graph captures are those of all its replays, and need no pieces.
-    """
-    count = rows.shape[-2]
-    if count < _LEAST_ROWS or not _chooses_by_shape(rows):
-        return [slice(0, count)]
-    last = 1 << (count.bit_length() - 1 - _PIECE_BITS)
-    first = count // last * last
-    return [slice(0, first)] if first == count else [slice(0, first), slice(count - last, count)]
-
-
-def _chooses_by_shape(rows: Tensor) -> bool:
-    return rows.is_cuda and not torch.cuda.is_current_stream_capturing()
+_HALF = (torch.bfloat16, torch.float16)
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
     """Writes the product of rows and a matrix, which is not rounded to the operands' dtype.
 
     Args:
-        left: [rows, columns], or [products, rows, columns] and so on.
+        left: [rows, columns].
         right: [columns, out].
         out: [rows, out].
-        bias: [out] of the dtype of all, or None. Not of several products.
+        bias: [out] of the dtype of all, or None.
     """
-    for piece in row_pieces(left):
-        if bias is None:
-            _multiply(left[..., piece, :], right, out[..., piece, :])
-        else:
-            torch.addmm(bias, left[piece], right, out=out[piece])
+    if _is_done(left, right, out, bias):
+        return
+    if bias is not None:
+        torch.addmm(bias, left, right, out=out)
+    elif out.dtype == left.dtype:
+        torch.mm(left, right, out=out)
+    elif left.is_cuda and _ROUNDS_LATE:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
 
 
 def rows_times(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns what :func:`multiply` writes, in the dtype of the operands."""
-    out = left.new_empty(*left.shape[:-1], right.shape[-1])
+    out = left.new_empty(left.shape[0], right.shape[1])
     multiply(left, right, out, bias)
     return out
 
 
 def add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
     """Writes the product of rows and a matrix, or adds it; `first`: whether to write it."""
-    end = 0
-    for piece in row_pieces(left):
-        if first or end == 0:
-            _add_to(out[piece], left[piece], right, first)
-        else:  # The other rows of the second piece were in the first one.
-            out[end:] += (left[piece] @ right)[end - piece.start :]
-        end = piece.stop
+    if not _is_done(left, right, out, adds=not first):
+        _add_to(out, left, right, first)
 
 
 def add_product_of_columns(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
-    """Writes ``left.mT @ right``, or adds it; sums of pieces are not rounded to half precision.
+    """Writes ``left.T @ right``, or adds it; sums of pieces are not rounded to half precision.
 
     Args:
         out: [columns of left, columns of right].
-        left, right: [rows, columns], or [products, rows, columns].
+        left, right: [rows, columns] each.
         first: whether to write it.
     """
-    end = 0
-    for piece in row_pieces(left):
-        of_left = left[..., piece, :]
-        if piece.start < end:
-            of_left = F.pad(left[..., end:, :], (0, 0, end - piece.start, 0))
-        _add_to(out, of_left.mT, right[..., piece, :], first and end == 0)
-        end = piece.stop
+    if not _is_done(left, right, out, sums_rows=True, adds=not first):
+        _add_to(out, left.t(), right, first)
 
 
 def columns_times(left: Tensor, right: Tensor) -> Tensor:
@@ -94,21 +72,59 @@ def columns_times(left: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    function = torch.mm if left.dim() == 2 else torch.bmm
-    if out.dtype == left.dtype:
-        function(left, right, out=out)
-    elif left.is_cuda and _ROUNDS_LATE:
-        function(left, right, out_dtype=out.dtype, out=out)
-    else:
-        function(left.to(out.dtype), right.to(out.dtype), out=out)
+def _is_done(
+    left: Tensor,
+    right: Tensor,
+    out: Tensor,
+    bias: Tensor | None = None,
+    *,
+    sums_rows: bool = False,
+    adds: bool = False,
+) -> bool:
+    """Does a product by the compiled module, if it can."""
+    dtype = left.dtype
+    if dtype not in _HALF or not left.is_cuda or right.dtype != dtype:
+        return False
+    is_transposed = not right.is_contiguous()
+    if is_transposed:
+        right = right.t()
+    if (is_transposed and sums_rows) or not (
+        left.is_contiguous() and right.is_contiguous() and out.is_contiguous()
+    ):
+        return False
+    if out.dtype != dtype and (out.dtype != torch.float32 or bias is not None):
+        return False
+    if not _uses_defaults(dtype):
+        return False
+    return _C.multiply_rows(
+        left,
+        right,
+        bias=bias,
+        out=out,
+        is_transposed=is_transposed,
+        sums_rows=sums_rows,
+        adds=adds,
+        launch=launch_on(left.device),
+        allocate=Buffers(left.device),
+    )
+
+
+def _uses_defaults(dtype: torch.dtype) -> bool:
+    """Whether torch multiplies as it does if no setting was changed."""
+    settings = torch.backends.cuda.matmul
+    if dtype == torch.bfloat16:
+        return settings.allow_bf16_reduced_precision_reduction is True
+    return (
+        settings.allow_fp16_reduced_precision_reduction is True
+        and not settings.allow_fp16_accumulation
+    )
 
 
 def _add_to(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
     if first and (out.dtype == left.dtype or left.is_cuda):
-        _multiply(left, right, out)
+        multiply(left, right, out)
     elif out.dtype == left.dtype:
-        out.addmm_(left, right) if left.dim() == 2 else out.baddbmm_(left, right)
+        out.addmm_(left, right)
     elif first:
         out.copy_(left @ right)
     else:

@@ -19,7 +19,6 @@ from torch import Tensor
 from peergraph.aggregate.kernels.edge_softmax import edge_softmax
 from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.ops.gradient_checks import once_differentiable
-from peergraph.aggregate.ops.row_products import add_product_of_columns, multiply
 from peergraph.aggregate.sparse.index_tensors import on_device
 from peergraph.aggregate.sparse.typed_pairs import JointPairs
 
@@ -106,7 +105,7 @@ class _Plan:
             self.relations(rows, out), maps.unbind(1), strict=True
         ):
             if of_rows.shape[1]:
-                multiply(of_rows, by_head, of_out)
+                torch.bmm(of_rows, by_head, out=of_out)
         return out
 
     def products(self, left: Tensor, right: Tensor) -> Tensor:
@@ -116,7 +115,7 @@ class _Plan:
         out = left.new_zeros(self.heads, len(self.numbers), self.depth, self.depth)
         for i, (of_left, of_right) in enumerate(self.relations(left, right)):
             if of_left.shape[1]:
-                add_product_of_columns(out[:, i], of_left, of_right, True)
+                torch.bmm(of_left.transpose(1, 2), of_right, out=out[:, i])
         return out
 
     def scaled(self, key_maps: Tensor, priors: Sequence[Tensor]) -> Tensor:

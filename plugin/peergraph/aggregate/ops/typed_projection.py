@@ -22,7 +22,7 @@ from peergraph.aggregate.ops.row_products import (
     add_product,
     add_product_of_columns,
     multiply,
-    row_pieces,
+    rows_times,
 )
 from peergraph.aggregate.ops.typed_rows import RowReader, split_encoded
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
@@ -218,10 +218,8 @@ class _Projection(Function):
                     add_product_of_columns(of_score, of_left, chosen, first)
                     first = False
                     if of_feature is not None:
-                        part = of_x.new_empty(of_x.shape[0], of_feature.shape[1])
-                        for chunk in row_pieces(part):
-                            torch.mm(of_x[chunk], ctx.low[i], out=part[chunk])
-                            part[chunk].addmm_(of_left[chunk], ctx.low_scores[i][: plan.heads])
+                        part = rows_times(of_x, ctx.low[i])
+                        add_product(part, of_left, ctx.low_scores[i][: plan.heads], False)
                         of_feature.index_add_(0, rows, part)
             _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)
         of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
