@@ -21,12 +21,19 @@ def main() -> int:
     parser.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("I", "N"))
     parser.add_argument("--dtypes", nargs="+", default=["float64", "int64", "bool"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument(
+        "--rows",
+        choices=["nodes", "ids", "mask", "range", "columns"],
+        default="nodes",
+        help="of a graph, that tensors become: all, or selected ones (default: %(default)s)",
+    )
     parser.add_argument("--full", action="store_true", help="all forms of calls and tensors")
     parser.add_argument("--only", default="", help="operators whose name has this part")
     options = parser.parse_args()
     dtypes = [getattr(torch, name) for name in options.dtypes]
     extent = Extent(options.samples, options.full)
-    arguments = *options.part, extent, options.chunks, dtypes, options.device, True, options.only
+    arguments = *options.part, extent, options.chunks, dtypes, options.device
+    arguments += options.rows, True, options.only
     results = run_ranks(
         compare, options.ranks, *arguments, timeout_s=24 * 3600, device=options.device
     )

@@ -26,6 +26,7 @@ def compare(
     chunks: int | None,
     dtypes: list[torch.dtype],
     device: str,
+    selection: str = "nodes",
     prints: bool = False,
     only: str = "",
 ) -> tuple[Counter[str], list[str]]:
@@ -39,11 +40,12 @@ def compare(
         chunks: of offloaded rows; None: rows on the device.
         dtypes: of the inputs.
         device: "cpu" or "cuda".
+        selection: which rows of a graph tensors become: see :class:`Nodes`.
         prints: whether rank 0 prints faults as they come.
         only: a part of the operators' names.
     """
     warnings.simplefilter("ignore")
-    nodes = Nodes(chunks, device)
+    nodes = Nodes(chunks, device, selection)
     ends: Counter[str] = Counter()
     faults: list[str] = []
     for op in operators(part, parts):
@@ -55,7 +57,8 @@ def compare(
                 ends[end] += 1
                 if text:
                     text = " ".join(text.split())[:500]
-                    faults.append(f"{call.name}, {dtype}, chunks {chunks}: {end}: {text}")
+                    where = f"{dtype}, {selection}, chunks {chunks}"
+                    faults.append(f"{call.name}, {where}: {end}: {text}")
                     if prints and nodes.rank == 0:
                         print(faults[-1], flush=True)
     return ends, faults
@@ -67,9 +70,12 @@ class Nodes:
     Args:
         chunks: of offloaded rows; None: rows on the device.
         device: "cpu" or "cuda".
+        selection: "nodes" of all rows; "ids", "mask" or "range" of selected rows of a larger graph;
+            "columns": rows are the last dimension.
     """
 
-    def __init__(self, chunks: int | None, device: str) -> None:
+    def __init__(self, chunks: int | None, device: str, selection: str = "nodes") -> None:
+        self._selection = selection
         self._options: dict[str, Any] = {}
         if chunks is not None:
             self._options = {"offload": True, "num_chunks": chunks}
@@ -80,7 +86,28 @@ class Nodes:
         self.rank = self.group.rank
 
     def rows(self, tensor: Tensor) -> Any:
-        """Returns a tensor of all rows as rows of the graph with as many nodes. Collective."""
+        """Returns a plain tensor as rows of a graph: of as many nodes, or selected. Collective."""
+        if self._selection == "nodes":
+            return self._nodes(tensor)
+        if self._selection == "columns":
+            rows = tensor.movedim(-1, 0).contiguous()
+            return self._nodes(rows).movedim(0, -1).detach()
+        count = tensor.shape[0]
+        ids = torch.randperm(count + 2, generator=torch.Generator().manual_seed(count))[:count]
+        if self._selection == "range":
+            ids = torch.arange(1, count + 1)
+        elif self._selection == "mask":
+            ids = ids.sort().values
+        full = tensor.new_zeros(count + 2, *tensor.shape[1:])
+        full[ids] = tensor
+        rows = self._nodes(full)
+        if self._selection == "range":
+            return rows[1 : count + 1].detach()
+        mask = torch.zeros(count + 2, dtype=torch.bool)
+        mask[ids] = True
+        return rows[ids if self._selection == "ids" else mask].detach()
+
+    def _nodes(self, tensor: Tensor) -> Any:
         count = tensor.shape[0]
         if count not in self._graphs:
             draw = torch.Generator().manual_seed(3)

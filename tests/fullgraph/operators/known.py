@@ -12,6 +12,7 @@ from tests.fullgraph.operators.user_functions import USER_FUNCTIONS
 # Their results are random numbers, or memory as it is.
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "exponential", "geometric")
 _RANDOM += ("cauchy", "empty", "rrelu", "dropout", "fractional", "dot_product_attention")
+_RANDOM += ("multi_head_attention",)  # with dropout
 # Its gradient depends on which of its results others use: only one of three has one alone.
 _UNDETERMINED = ("native_group_norm",)
 # With other sizes they write beyond their tensors.

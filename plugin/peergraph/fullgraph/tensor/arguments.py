@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from peergraph.fullgraph.exchange.route import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
+_WAY_OUT = "compute on this rank's rows, x.to_local(), or gather all rows with x.full_tensor()"
 _NOT_IN_PLACE = ("__index__", "__int__", "__invert__")
 
 
@@ -43,7 +44,7 @@ class SplitRowsError(NotImplementedError):
     into either of the two are refused as long as both are in use.
 
     Args:
-        message: of the error where the rows cannot be moved.
+        reason: of the error where the rows cannot be moved.
         layout: of the list.
         size: of the view.
     """
@@ -51,8 +52,8 @@ class SplitRowsError(NotImplementedError):
     again = "with moved rows"
     """As of :class:`PlainRowsError`."""
 
-    def __init__(self, message: str, layout: RowLayout, size: tuple[int, ...]) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str, layout: RowLayout, size: tuple[int, ...]) -> None:
+        super().__init__(f"view: {reason}; {_WAY_OUT}")
         self.row_layout, self.size = layout, size
 
 
@@ -187,7 +188,4 @@ def resolve_dim(name: str, dim: int, tensor: Tensor) -> int:
 
 def not_implemented(name: OpOverload | str, reason: str) -> NoReturn:
     """Raises NotImplementedError with the reason and the way out."""
-    raise NotImplementedError(
-        f"{name}: {reason}; compute on this rank's rows, x.to_local(), or gather all rows with "
-        "x.full_tensor()"
-    )
+    raise NotImplementedError(f"{name}: {reason}; {_WAY_OUT}")

@@ -86,7 +86,7 @@ def view_of_rows(
         passed *= rows
     reason = f"shape {tuple(size)} splits the {layout.size} partitioned rows otherwise"
     if whole.by_ids and dim == 0:
-        raise SplitRowsError(f"view: {reason}", whole, tuple(size))
+        raise SplitRowsError(reason, whole, tuple(size))
     not_implemented("view", reason)
 
 
