@@ -1,0 +1,1 @@
+"""Random situations of loaders, layers and captured steps, compared with plain PyG."""
