@@ -50,6 +50,14 @@ def _check_gradients_of_groups_without_rows() -> None:
                 torch.testing.assert_close(plain.grad, right.grad)
 
 
+def _check_means_of_integers() -> None:
+    """They are rounded down, as torch rounds them."""
+    layout = RowLayout.from_order(Group.current(), torch.arange(SIZE), [4, 2, 0])
+    plain, whole = torch.arange(15).view(5, 3), torch.arange(-9, 9).view(SIZE, 3)
+    value = _reduce(plain, distribute(_GROUPS, layout), distribute(whole, layout), "mean")
+    torch.testing.assert_close(value, _reduce(plain, _GROUPS, whole, "mean"), rtol=0, atol=0)
+
+
 _REFUSED: dict[str, tuple[int, Callable[[Any, Any], Any], type[Exception], str]] = {
     "columns by a partitioned index": (
         SIZE,
@@ -103,6 +111,10 @@ def _check_refusals() -> None:
         ids = distribute(torch.arange(size), layout)
         with named_case(name), pytest.raises(error, match=text):
             function(x, ids)
+
+
+def test_means_of_integers_are_rounded_down() -> None:
+    run_ranks(_check_means_of_integers, 3)
 
 
 def test_groups_without_rows_pass_gradients_on() -> None:

@@ -186,7 +186,9 @@ def scatter_reduce(
         total = base + sum_over_ranks(torch.zeros_like(input).scatter_add(dim, places, rows), group)
         if reduce == "sum":
             return total
-        return total / (counts + 1 if include_self else counts.clamp(min=1))
+        counts = counts + 1 if include_self else counts.clamp(min=1)
+        rounding = None if total.is_floating_point() or total.is_complex() else "floor"
+        return torch.div(total, counts, rounding_mode=rounding)
     if reduce not in ("amax", "amin") or (include_self and input.requires_grad):
         not_implemented("scatter_reduce", f"values are reduced by {reduce}")
     return _extreme_by_group(input, dim, index, rows, counts, reduce, include_self)
