@@ -32,6 +32,7 @@ WAYS_OUT = (
         "instead",
         "out of bounds",
         "take it again",
+        "to_dense()",
     ),
 )
 NAMED_ERRORS = (NotImplementedError, ValueError, IndexError)

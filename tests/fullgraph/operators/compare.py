@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 import peergraph_pyg
 from peergraph.fullgraph.offload.functions.gathering import store_resident
+from peergraph.fullgraph.offload.rows.user_rows import is_offloaded
 from peergraph.fullgraph.tensor.conversions import distribute
 from tests.fullgraph.fuzz.outcomes import is_named
 from tests.fullgraph.operators.calls import Call, Extent, calls
@@ -112,11 +113,12 @@ class Nodes:
         if count not in self._graphs:
             draw = torch.Generator().manual_seed(3)
             edges = torch.randint(0, count, (2, 2 * count + 3), generator=draw)
-            data = Data(edge_index=edges, x=torch.zeros(count, 1))
+            data = Data(edge_index=edges, x=torch.zeros(count, 2))
             self._graphs[count] = peergraph_pyg.full_graph(data, **self._options)
         x = self._graphs[count].x
         rows = distribute(tensor, x.row_layout)
-        return store_resident(x._content.space, rows) if x.is_offloaded else rows
+        is_stored = x.is_offloaded and is_offloaded(tensor)
+        return store_resident(x._content.space, rows) if is_stored else rows
 
 
 def _end_on_ranks(call: Call, nodes: Nodes) -> tuple[str, str]:
@@ -143,7 +145,7 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     else:
         refused = None
     try:
-        results = call.run(nodes.rows)
+        results = list(map(_whole, call.run(nodes.rows)))
     except Exception as error:
         if refused is not None:
             return "both raise", ""
@@ -159,7 +161,7 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     if len(results) != len(right):
         return "differs", f"{len(results)} results, right are {len(right)}"
     for number, (value, expected) in enumerate(zip(results, right, strict=True)):
-        difference = _difference(_whole(value), _whole(expected))
+        difference = _difference(value, _whole(expected))
         if difference:
             return "differs", f"result {number} {difference}"
     return "equal", ""
