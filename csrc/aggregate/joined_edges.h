@@ -81,8 +81,8 @@ JoinedKeys all_keys(const KeySegments& segments);
 JoinedCounts join_edges_cpu(const EdgeJoin& op);
 
 #ifdef PEERGRAPH_CUDA
-/// As on the CPU. If used keys are numbered, waits for the stream until they are. Else an edge with an id out of
-/// range is taken for one between nodes 0, and -1 is returned for it.
+/// As on the CPU. If used keys are numbered, waits for the stream until they are. Else an edge with
+/// an id out of range is taken for one between nodes 0, and -1 is returned for it.
 JoinedCounts join_edges_cuda(const EdgeJoin& op, const Launch& launch, const Allocate& allocate);
 #endif
 

@@ -18,18 +18,6 @@ from peergraph.sampling import Sample, StaticShapeSample
 # What padding may change in a loss: kernels that add by atomics differ by less.
 _TOLERANCE = 1e-3
 
-_DIFFERENT_VALUES = (
-    "loss: it depends on rows of padding, {:.6g} with some values in them and {:.6g} with others. "
-    "Padding follows the nodes of each hop: a loss may use the rows of seeds only (the first ones, "
-    "as many as the batch has seeds, or those that an index of links names), and no module may "
-    "compute over all rows"
-)
-_DIFFERENT_SIZES = (
-    "loss: it depends on rows of padding, {:.6g} with them and {:.6g} without. Numbers of nodes "
-    "and edges (batch.num_nodes, len(batch.x), batch.num_sampled_nodes) count them: in place of "
-    "these, use the number of seeds (batch.batch_size, or the length of the batch's labels)"
-)
-
 
 def check_padding(
     model: torch.nn.Module,
@@ -78,7 +66,7 @@ def check_padding(
     with torch.no_grad():
         some, others = padded_loss(), padded_loss(1)
         if not _is_close(some, others, _TOLERANCE):
-            raise ValueError(_DIFFERENT_VALUES.format(some, others))
+            raise ValueError(_different_values(some, others))
         # Random numbers, as of dropout, are others if there are more rows.
         for context in (nullcontext(model), _evaluation(model)):
             with context:
@@ -87,10 +75,28 @@ def check_padding(
                     continue
                 some = padded_loss()
             if not _is_close(some, alone, _tolerance_of_sizes(model, batches.store.device)):
-                raise ValueError(_DIFFERENT_SIZES.format(some, alone))
+                raise ValueError(_different_sizes(some, alone))
             break
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
+
+
+def _different_values(some: float, others: float) -> str:
+    return (
+        f"loss: it depends on rows of padding, {some:.6g} with some values in them and "
+        f"{others:.6g} with others. Padding follows the nodes of each hop: a loss may use the rows "
+        "of seeds only (the first ones, as many as the batch has seeds, or those that an index of "
+        "links names), and no module may compute over all rows"
+    )
+
+
+def _different_sizes(some: float, none: float) -> str:
+    return (
+        f"loss: it depends on rows of padding, {some:.6g} with them and {none:.6g} without. "
+        "Numbers of nodes and edges (batch.num_nodes, len(batch.x), batch.num_sampled_nodes) count "
+        "them: in place of these, use the number of seeds (batch.batch_size, or the length of the "
+        "batch's labels)"
+    )
 
 
 @contextmanager
