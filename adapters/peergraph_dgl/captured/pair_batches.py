@@ -37,9 +37,10 @@ class PairBatches(BlockBatches):
     def settings(self) -> tuple[Any, ...]:
         """What the sizes of full batches depend on."""
         sampler = self._loader.graph_sampler
-        exclude = sampler.exclude if isinstance(sampler.exclude, str) else id(sampler.exclude)
-        negatives = sampler.negative_sampler
-        return self.core, id(negatives), getattr(negatives, "k", None), exclude
+        negatives, exclude = sampler.negative_sampler, sampler.exclude
+        # Tensors cannot be compared: what they exclude may exceed the sizes, as any sample may.
+        kind = exclude if isinstance(exclude, str) else type(exclude)
+        return self.core, negatives, getattr(negatives, "k", None), kind
 
     def begin(self, index: Any) -> BatchRequest:
         """Begins the batch of these edges, a tensor, or a dict of one by type.
