@@ -180,12 +180,12 @@ def _check_later_gradients() -> None:
 
     def loss(model: Any, batch: Any) -> Tensor:
         nonlocal steps
-        steps += 1
+        steps += torch.is_grad_enabled()  # not the losses that look for padding
         value = loss_of(model, batch)
-        return value if steps <= 3 else value + model.unused.sum()
+        return value if steps <= 1 else value + model.unused.sum()
 
     training = iter(peergraph_pyg.capture(loader, model, optimizer, loss))
-    next(training)  # after two losses that look for padding
+    next(training)
     with pytest.raises(RuntimeError, match=r"model\.unused: it has a gradient in this step"):
         next(training)
     group.barrier()

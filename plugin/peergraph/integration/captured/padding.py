@@ -64,21 +64,23 @@ def check_padding(
             return float(loss(model, batch))
 
     with torch.no_grad():
-        some, others = padded_loss(), padded_loss(1)
-        if not _is_close(some, others, _TOLERANCE):
-            raise ValueError(_different_values(some, others))
-        # Random numbers, as of dropout, are others if there are more rows.
-        for context in (nullcontext(model), _evaluation(model)):
-            with context:
-                alone = loader_loss()
-                if not _is_close(alone, loader_loss(other_numbers=True), 0.0):
-                    continue
-                some = padded_loss()
-            if not _is_close(some, alone, _tolerance_of_sizes(model, batches.store.device)):
-                raise ValueError(_different_sizes(some, alone))
-            break
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+        try:
+            some, others = padded_loss(), padded_loss(1)
+            if not _is_close(some, others, _TOLERANCE):
+                raise ValueError(_different_values(some, others))
+            # Random numbers, as of dropout, are others if there are more rows.
+            for context in (nullcontext(model), _evaluation(model)):
+                with context:
+                    alone = loader_loss()
+                    if not _is_close(alone, loader_loss(other_numbers=True), 0.0):
+                        continue
+                    some = padded_loss()
+                if not _is_close(some, alone, _tolerance_of_sizes(model, batches.store.device)):
+                    raise ValueError(_different_sizes(some, alone))
+                break
+        finally:
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
 
 
 def _different_values(some: float, others: float) -> str:
