@@ -12,8 +12,9 @@
 namespace peergraph {
 namespace {
 
-// What is needed of cuBLASLt's interface, which is the same in its versions 12 and 13. The library
-// comes with torch: neither its headers nor the library are there in builds.
+// The part of the cuBLASLt API that is called here, the same in CUDA 12 and 13. It is declared
+// again because the library comes with torch: builds have neither its headers nor the library
+// itself.
 using Status = int;  // 0: success
 using Object = void*;
 
@@ -190,7 +191,7 @@ class Products {
            const Allocate& allocate) const {
     const Library& lt = *library();
     const auto rows = static_cast<uint64_t>(op.rows);
-    // The rows are the columns of `left` as the library sees it, and of `right` or the result.
+    // The library stores matrices by columns, so our rows are its columns.
     for (const Object layout : {plan.b, op.sums_rows ? plan.a : plan.out})
       if (lt.layout_set(layout, kColumns, &rows, sizeof(rows)) != 0) return false;
     if (op.bias != nullptr && lt.desc_set(plan.desc, kBiasPointer, &op.bias, sizeof(op.bias)) != 0)

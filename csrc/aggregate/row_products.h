@@ -1,4 +1,5 @@
-// Products of the rows of mini-batches by cuBLASLt, whose numbers of rows differ in every batch.
+// Matrix products over the rows of mini-batches, by cuBLASLt. Every batch has another number of
+// rows.
 //
 // To choose a kernel for a shape that it has not seen takes cuBLAS longer than most of these
 // products take a GPU. So kernels are chosen for numbers of rows of few digits, and kept.

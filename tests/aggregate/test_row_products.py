@@ -10,9 +10,9 @@ from peergraph.aggregate.ops import row_products
 from peergraph.aggregate.ops.row_products import (
     add_product,
     add_product_of_columns,
-    columns_times,
     multiply,
-    rows_times,
+    product_of_columns,
+    product_of_rows,
 )
 from tests.conftest import require_gpus
 
@@ -34,8 +34,8 @@ def test_products_of_rows(count: int, dtype: torch.dtype, device: torch.device) 
     bias = numbers(24, dtype=dtype, device=device)
     expected = x.double() @ weight.double().t()
     for matrix in (weight.t(), weight.t().contiguous()):
-        assert torch.equal(rows_times(x, matrix).double(), expected)
-        assert torch.equal(rows_times(x, matrix, bias).double(), expected + bias.double())
+        assert torch.equal(product_of_rows(x, matrix).double(), expected)
+        assert torch.equal(product_of_rows(x, matrix, bias).double(), expected + bias.double())
         for out_dtype in {dtype, torch.promote_types(dtype, torch.float32)}:
             out = numbers(count, 24, dtype=out_dtype, device=device)
             sums = out.double() + expected
@@ -54,7 +54,7 @@ def test_sums_over_rows(count: int, dtype: torch.dtype, device: torch.device) ->
     left = torch.where(torch.arange(count, device=device)[:, None] % 9 == 0, ones, 0)
     right = numbers(count, 24, dtype=dtype, device=device)
     expected = left.double().t() @ right.double()
-    assert torch.equal(columns_times(left, right).double(), expected)
+    assert torch.equal(product_of_columns(left, right).double(), expected)
     for out_dtype in {dtype, torch.promote_types(dtype, torch.float32)}:
         out = numbers(8, 24, dtype=out_dtype, device=device)
         sums = out.double() + expected
@@ -79,7 +79,9 @@ def test_views(dtype: torch.dtype, device: torch.device) -> None:
         assert torch.equal(total.double(), out.double().sign().t() @ part.double())
     flat = torch.zeros(1 + 64 * 8, dtype=dtype, device=device)[1:]
     unaligned = flat.view(64, 8).copy_(x[:64, :8])
-    assert torch.equal(rows_times(unaligned, weight[:8]), rows_times(x[:64, :8], weight[:8]))
+    assert torch.equal(
+        product_of_rows(unaligned, weight[:8]), product_of_rows(x[:64, :8], weight[:8])
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -92,7 +94,7 @@ def test_the_compiled_module_multiplies(
     x = numbers(1003, 64, dtype=dtype, device=device)
     weight = numbers(64, 32, dtype=dtype, device=device)
     torch.mm(x, weight)  # loads cuBLAS
-    monkeypatch.setattr(row_products, "_add_to", None)
+    monkeypatch.setattr(row_products, "_add_by_torch", None)
     monkeypatch.setattr(torch, "mm", None)
     rows = torch.zeros(1003, 32, dtype=dtype, device=device)
     columns = torch.zeros(64, 32, device=device)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.gradient_checks import unbatched
-from peergraph.aggregate.ops.row_products import add_product, columns_times, multiply
+from peergraph.aggregate.ops.row_products import add_product, multiply, product_of_columns
 from peergraph.aggregate.ops.typed_sums import TypedResult
 from peergraph.autograd import Function
 
@@ -78,7 +78,7 @@ class _AppendedProducts(Function):
         if needs[3]:
             chosen = x[rows].to(last.dtype)
             again = torch.is_grad_enabled()
-            of_weight = last.t() @ chosen if again else columns_times(last, chosen)
+            of_weight = last.t() @ chosen if again else product_of_columns(last, chosen)
         return (
             None if ctx.is_whole else grad[: ctx.count],
             grad if ctx.is_whole else None,

@@ -28,19 +28,15 @@ def multiply(left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = Non
         out: [rows, out].
         bias: [out] of the dtype of all, or None.
     """
-    if _is_done(left, right, out, bias):
+    if _try_compiled(left, right, out, bias):
         return
     if bias is not None:
         torch.addmm(bias, left, right, out=out)
-    elif out.dtype == left.dtype:
-        torch.mm(left, right, out=out)
-    elif left.is_cuda and _ROUNDS_LATE:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
     else:
-        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+        _multiply_by_torch(left, right, out)
 
 
-def rows_times(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+def product_of_rows(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """Returns what :func:`multiply` writes, in the dtype of the operands."""
     out = left.new_empty(left.shape[0], right.shape[1])
     multiply(left, right, out, bias)
@@ -49,8 +45,8 @@ def rows_times(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tenso
 
 def add_product(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
     """Writes the product of rows and a matrix, or adds it; `first`: whether to write it."""
-    if not _is_done(left, right, out, adds=not first):
-        _add_to(out, left, right, first)
+    if not _try_compiled(left, right, out, adds=not first):
+        _add_by_torch(out, left, right, first)
 
 
 def add_product_of_columns(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
@@ -61,18 +57,18 @@ def add_product_of_columns(out: Tensor, left: Tensor, right: Tensor, first: bool
         left, right: [rows, columns] each.
         first: whether to write it.
     """
-    if not _is_done(left, right, out, sums_rows=True, adds=not first):
-        _add_to(out, left.t(), right, first)
+    if not _try_compiled(left, right, out, sums_rows=True, adds=not first):
+        _add_by_torch(out, left.t(), right, first)
 
 
-def columns_times(left: Tensor, right: Tensor) -> Tensor:
+def product_of_columns(left: Tensor, right: Tensor) -> Tensor:
     """Returns what :func:`add_product_of_columns` writes, in the dtype of the operands."""
     out = left.new_empty(left.shape[1], right.shape[1])
     add_product_of_columns(out, left, right, True)
     return out
 
 
-def _is_done(
+def _try_compiled(
     left: Tensor,
     right: Tensor,
     out: Tensor,
@@ -81,7 +77,7 @@ def _is_done(
     sums_rows: bool = False,
     adds: bool = False,
 ) -> bool:
-    """Does a product by the compiled module, if it can."""
+    """Multiplies by the compiled module; returns False if it cannot, and nothing was written."""
     dtype = left.dtype
     if dtype not in _HALF or not left.is_cuda or right.dtype != dtype:
         return False
@@ -120,9 +116,18 @@ def _uses_defaults(dtype: torch.dtype) -> bool:
     )
 
 
-def _add_to(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+def _multiply_by_torch(left: Tensor, right: Tensor, out: Tensor) -> None:
+    if out.dtype == left.dtype:
+        torch.mm(left, right, out=out)
+    elif left.is_cuda and _ROUNDS_LATE:
+        torch.mm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)
+
+
+def _add_by_torch(out: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
     if first and (out.dtype == left.dtype or left.is_cuda):
-        multiply(left, right, out)
+        _multiply_by_torch(left, right, out)
     elif out.dtype == left.dtype:
         out.addmm_(left, right)
     elif first:

@@ -16,7 +16,7 @@ from peergraph.aggregate.ops.row_products import (
     add_product,
     add_product_of_columns,
     multiply,
-    rows_times,
+    product_of_rows,
 )
 from peergraph.aggregate.ops.typed_rows import RowReader, split_encoded
 from peergraph.aggregate.sparse.typed_pairs import TypedPairs
@@ -169,7 +169,7 @@ class _Gradients:
             if isinstance(rows, slice):
                 add_product(of_feature[rows], grad, self._low[node_type][place], False)
             else:
-                of_feature.index_add_(0, rows, rows_times(grad, self._low[node_type][place]))
+                of_feature.index_add_(0, rows, product_of_rows(grad, self._low[node_type][place]))
 
     def results(self, operands: Sequence[Tensor]) -> list[Tensor | None]:
         """Returns the gradients in the dtype of each operand, None where none is needed."""

@@ -22,7 +22,7 @@ from peergraph.aggregate.ops.row_products import (
     add_product,
     add_product_of_columns,
     multiply,
-    rows_times,
+    product_of_rows,
 )
 from peergraph.aggregate.ops.typed_rows import RowReader, split_encoded
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
@@ -218,7 +218,7 @@ class _Projection(Function):
                     add_product_of_columns(of_score, of_left, chosen, first)
                     first = False
                     if of_feature is not None:
-                        part = rows_times(of_x, ctx.low[i])
+                        part = product_of_rows(of_x, ctx.low[i])
                         add_product(part, of_left, ctx.low_scores[i][: plan.heads], False)
                         of_feature.index_add_(0, rows, part)
             _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)

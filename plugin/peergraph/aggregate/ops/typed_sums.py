@@ -22,7 +22,7 @@ from peergraph.aggregate.ops.row_products import (
     add_product,
     add_product_of_columns,
     multiply,
-    rows_times,
+    product_of_rows,
 )
 from peergraph.aggregate.ops.side_by_side_weights import SideBySideWeights, sum_of
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
@@ -382,7 +382,7 @@ def _products(
                 block, total = product.view(of_group), results[product.output]
                 if total is None:
                     bias = biases.pop(product.output, None)
-                    results[product.output] = rows_times(block, matrix.t(), bias)
+                    results[product.output] = product_of_rows(block, matrix.t(), bias)
                 else:
                     add_product(total, block, matrix.t(), False)
             continue
