@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
                 _run_rank(int(os.environ["LOCAL_RANK"]), args, device, ranks, None)
             else:
                 shared = (args, device, ranks, f"file://{folder}/ranks")
-                # Forked ranks have all modules. CUDA does not work in them.
+                # A forked rank imports nothing again, but CUDA does not work in it.
                 method = "spawn" if device == "cuda" else "fork"
                 start_processes(  # type: ignore[no-untyped-call]
                     _run_rank, shared, nprocs=ranks, start_method=method

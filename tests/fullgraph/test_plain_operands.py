@@ -71,7 +71,7 @@ _REFUSED: dict[str, tuple[int, Callable[[Any, Any], Any], type[Exception], str]]
         ValueError,
         f"must have {SIZE} rows",
     ),
-    # A row that needs gradients is distributed, and the call made again: what it writes was lost.
+    # The write used to be lost: it went to a distributed copy of the row.
     "writing into one plain row": (
         1,
         lambda x, _: (

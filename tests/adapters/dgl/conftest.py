@@ -43,7 +43,7 @@ def shared(device: torch.device) -> Iterator[Callable[[Any], Any]]:
 def made_of(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> str:
-    """Blocks of the CPU with DGL's own index, and with that of blocks on a GPU."""
+    """Runs a test on the CPU twice: with DGL's own graph index, and with the one used on a GPU."""
     blocks = pytest.importorskip("peergraph_dgl.loader.blocks", exc_type=ImportError)
     if request.param == "tensors":
         if device.type != "cpu":

@@ -50,14 +50,6 @@ def typed() -> Any:
     return g
 
 
-@pytest.fixture(params=["library", "tensors"])
-def made_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Blocks of the CPU with DGL's own index, and with that of blocks on a GPU."""
-    if request.param == "tensors":
-        monkeypatch.setattr(blocks_module, "is_unsupported_by_dgl", lambda _: True)
-    return str(request.param)
-
-
 @pytest.fixture
 def close_stores() -> Iterator[list[Any]]:
     graphs: list[Any] = []

@@ -111,7 +111,7 @@ def gradients(layer: torch.nn.Module, *args: Any, **options: Any) -> tuple[Any, 
     torch.manual_seed(3)
     out = layer(*args, **options)
     value = out[0] if isinstance(out, tuple) else out
-    # Not all columns count alike.
+    # Each column has its own weight, so that swapped columns would be seen.
     scale = torch.linspace(0.5, 1.5, value.shape[-1], device=value.device).to(value.dtype)
     flat = [item for arg in args for item in (arg if isinstance(arg, tuple) else (arg,))]
     wanted = [item for item in flat if isinstance(item, Tensor) and item.requires_grad]

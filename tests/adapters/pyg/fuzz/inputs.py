@@ -1,4 +1,4 @@
-"""What a layer is called with, and random changes of it as scripts make them."""
+"""The inputs of a layer, and the random edits that scripts make to them."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def call(inputs: Inputs, how: str) -> dict[str, Any]:
     results: dict[str, Any] = {f"result {k}": t for k, t in outputs.items()}
     parts = [t for t in outputs.values() if isinstance(t, Tensor) and t.requires_grad]
     if parts:
-        # Not all columns count alike.
+        # Each column has its own weight, so that swapped columns would be seen.
         losses = [(t * torch.linspace(0.5, 1.5, t.shape[-1], device=t.device)).sum() for t in parts]
         torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
         leaves |= dict(layer.named_parameters())
