@@ -153,7 +153,7 @@ def attention(i: Inputs) -> Tensor:
 def refused(i: Inputs) -> int:
     """Errors of partitioned tensors; the count is the same for plain ones."""
     if not isinstance(i.x, PartitionedTensor):
-        return 22
+        return 25
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
     other = distribute(full, RowLayout.contiguous(i.x.row_layout.group, 13))
@@ -176,6 +176,9 @@ def refused(i: Inputs) -> int:
         (NotImplementedError, "to_local", lambda: i.x.cumsum(0)),
         (NotImplementedError, "to_local", lambda: torch.linalg.svd(i.x)),
         (NotImplementedError, "full_tensor", lambda: i.x.sort(0)),
+        (NotImplementedError, "runs over rows", lambda: torch.bucketize(i.x, i.v)),
+        (NotImplementedError, "runs over rows", lambda: torch.searchsorted(i.v, i.h)),
+        (RuntimeError, "no dimensions", lambda: i.x.index_fill(0, i.ids, i.c.view(1))),
         (NotImplementedError, "share_memory_", lambda: i.x.detach().share_memory_()),
         (NotImplementedError, "apply_", lambda: i.x.detach().apply_(abs)),
         (NotImplementedError, "data: the new values", lambda: _set_data(i.x.detach(), full)),

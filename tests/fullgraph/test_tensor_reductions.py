@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.fullgraph.gpu_numbers import each_place
-from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
+from tests.fullgraph.partitioned_cases import NODES, Case, Inputs, check_cases
 
 
 def values_of(i: Inputs) -> list[object]:
@@ -26,6 +26,15 @@ def values_of(i: Inputs) -> list[object]:
         torch.where(i.mask)[0],
         i.labels.unique().numel(),
         i.labels.bincount(),
+    ]
+
+
+def counts(i: Inputs) -> list[Tensor]:
+    """Counts with weights, of which the labels, the weights or both are of rows."""
+    v, ones = i.v.detach(), torch.ones(NODES, dtype=torch.int64, device=i.v.device)
+    return [
+        *(i.labels.bincount(v), torch.bincount(ones, v), torch.bincount(ones, weights=v)),
+        i.labels.bincount(ones.double(), minlength=9),
     ]
 
 
@@ -74,6 +83,8 @@ def by_dim(name: str, *dims: object) -> Case:
 CASES: dict[str, Case] = {
     "values": values_of,
     "among rows": among_rows,
+    "counts": counts,
+    "filled": lambda i: (i.x.index_fill(0, i.ids[[0, 0, 1]], i.c) * i.y).sum(),
     "sum": by_dim("sum", None, 0, 1, -1, (0, 1), (1, 2), (0, 2)),
     "mean": by_dim("mean", None, 0, 1, -1, (0, 1), (1, 2)),
     "amax": by_dim("amax", 0, 1, -1, (0, 1)),

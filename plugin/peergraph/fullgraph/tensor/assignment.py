@@ -283,6 +283,11 @@ def index_copy(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
 @function_rule(Tensor.index_fill_, anywhere=True)
 def index_fill_(input: Any, dim: int, index: Tensor, value: Any) -> Tensor:
     """As `Tensor.index_fill_`: rows by plain ids, or columns."""
+    if isinstance(value, Tensor):
+        if value.ndim:
+            raise RuntimeError(f"index_fill_: value must have no dimensions, not {value.ndim}")
+        if value.requires_grad:
+            index = index.unique()  # the gradient of the value counts a row once
     return index_copy_(input, dim, index, value)
 
 

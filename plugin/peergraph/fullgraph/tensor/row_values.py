@@ -21,22 +21,25 @@ from peergraph.fullgraph.tensor.registry import function_rule, rule
 aten = torch.ops.aten
 
 
-def _weights_of(input: PartitionedTensor, weights: Any) -> Tensor | None:
-    """This rank's weights of the rows of `input`."""
-    if weights is None:
-        return None
-    if not isinstance(weights, PartitionedTensor):
-        return local_rows_of_plain("bincount", weights, input.row_layout, -1)
-    require_same_rows("bincount", input.row_layout, weights.row_layout)
-    return weights._local
-
-
 @function_rule(torch.bincount, Tensor.bincount)
-def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) -> Tensor:
-    """As `torch.bincount` over all rows; plain."""
-    minlength = max(minlength, int(input.max()) + 1 if input.row_layout.size else 0)
-    local = torch.bincount(input._local, _weights_of(input, weights), minlength=minlength)
-    return reductions_of(input.row_layout.group).all_reduce(local)
+def bincount(input: Tensor, weights: Any = None, minlength: int = 0) -> Tensor:
+    """As `torch.bincount` over all rows; plain. Either tensor may be partitioned, or both."""
+    rows: Any = input if isinstance(input, PartitionedTensor) else weights
+    layout = rows.row_layout
+
+    def local_rows(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, PartitionedTensor):
+            return local_rows_of_plain("bincount", tensor, layout, -1)
+        require_same_rows("bincount", layout, tensor.row_layout)
+        return tensor._local
+
+    minlength = max(minlength, int(input.max()) + 1 if layout.size else 0)
+    local_weights = None if weights is None else local_rows(weights)
+    local = torch.bincount(local_rows(input), local_weights, minlength=minlength)
+    if local_weights is not None and layout.size:
+        # Without rows on this rank, torch counts in integers.
+        local = local.to(torch.float32 if weights.dtype == torch.float32 else torch.float64)
+    return reductions_of(layout.group).all_reduce(local)
 
 
 @rule(aten.nonzero.default)
@@ -101,7 +104,8 @@ def searchsorted(sequence: Tensor, x: Tensor, **options: Any) -> PartitionedTens
         not_implemented("searchsorted", "the sequence is partitioned; values are searched in it")
     if isinstance(sequence, PartitionedTensor):
         require_same_rows("searchsorted", x.row_layout, sequence.row_layout)
-        if not x.partitioned_dim == sequence.partitioned_dim < x.ndim - 1:
+        of_rows = x.ndim == sequence.ndim and x.partitioned_dim == sequence.partitioned_dim
+        if not of_rows or x.partitioned_dim == x.ndim - 1:
             not_implemented("searchsorted", "the sequence runs over rows")
         sequence = sequence._local
     elif sequence.dim() != 1:
