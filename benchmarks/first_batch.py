@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import resource
 import shutil
 import statistics
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +41,31 @@ from peergraph.store import Store
 
 _STAGES = ("share", "save", "load", "full_graph")
 _PROBE_BYTES = 1 << 30
+# Values that one thread draws at a time.
+_PIECE = 1 << 22
 
 
 def make_data(args: Any) -> Data:
     """A random graph; the square of uniform numbers makes destinations with low ids frequent."""
-    generator = torch.Generator().manual_seed(0)
     nodes, edges = int(args.nodes), int(args.edges)
     edge_index = torch.empty(2, edges, dtype=torch.int64)
-    for begin in range(0, edges, 1 << 24):
-        part = edge_index[:, begin : begin + (1 << 24)]
-        part[0] = torch.randint(nodes, (part.shape[1],), generator=generator)
-        part[1] = (torch.rand(part.shape[1], generator=generator).square() * nodes).long()
     x = torch.empty(nodes, args.dim)
-    for begin in range(0, nodes, 1 << 20):
-        x[begin : begin + (1 << 20)].normal_(generator=generator)
-    return Data(x=x, edge_index=edge_index.clamp_(max=nodes - 1), num_nodes=nodes)
+
+    def draw_edges(begin: int) -> None:
+        generator = torch.Generator().manual_seed(begin)
+        part = edge_index[:, begin : begin + _PIECE]
+        part[0] = torch.randint(nodes, (part.shape[1],), generator=generator)
+        squares = torch.rand(part.shape[1], generator=generator).square()
+        part[1] = (squares * nodes).long().clamp_(max=nodes - 1)
+
+    def draw_rows(begin: int) -> None:
+        generator = torch.Generator().manual_seed(edges + begin)
+        x[begin : begin + _PIECE // args.dim].normal_(generator=generator)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        list(threads.map(draw_edges, range(0, edges, _PIECE)))
+        list(threads.map(draw_rows, range(0, nodes, _PIECE // args.dim)))
+    return Data(x=x, edge_index=edge_index, num_nodes=nodes)
 
 
 class Bench:
