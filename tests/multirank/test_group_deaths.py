@@ -193,7 +193,7 @@ def _check_on_gpus(ranks: int, stage: str, victim: int, folder: str) -> None:
     torch.cuda.init()
     before = [torch.cuda.mem_get_info(i)[0] for i in range(ranks)]
     # So much that whatever else runs on the GPUs meanwhile makes no difference.
-    ballast = min(before) // 4
+    ballast = min(before) // 16  # many tests do this at once
     results = run_ranks(
         _lost_in,
         ranks,
