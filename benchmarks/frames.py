@@ -218,8 +218,8 @@ def _train(
     plan, add = args.plan, session.recorder.add
     with_loader = measure(session, whole)
     add(with_loader, system="peergraph", plan=plan, op="training", **case)
-    held = [next(frames) for _ in range(4)]
-    in_memory = measure(session, lambda i, _: step(held[i % len(held)]))
+    batches = [next(frames) for _ in range(4)]
+    in_memory = measure(session, lambda i, _: step(batches[i % len(batches)]))
     add(in_memory, system="batches in memory", against=plan, op="training", **case)
     step_ms, memory_ms = _slowest(session, with_loader), _slowest(session, in_memory)
     return {"step_ms": step_ms, "memory_ms": memory_ms, "over_memory": step_ms / memory_ms}

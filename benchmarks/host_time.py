@@ -68,9 +68,9 @@ def parts(batch: int) -> dict[str, Callable[[], Any]]:
 
     def resident() -> Iterator[Any]:
         stream = endless(0)
-        held = [next(stream) for _ in range(_RESIDENT)]
+        batches = [next(stream) for _ in range(_RESIDENT)]
         while True:
-            yield from held
+            yield from batches
 
     steps: dict[str, Callable[[], Any]] = {}
     for layers in ("PyG", "accelerated"):

@@ -71,7 +71,7 @@ class Cell:
     wheel: Path
     python: str
     versions: str
-    found: dict[str, str] = field(default_factory=dict)
+    installed: dict[str, str] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
     seconds: float = 0
 
@@ -82,9 +82,11 @@ class Cell:
 
     def row(self) -> str:
         """Of the table."""
-        found = ", ".join(f"{name} {version}" for name, version in self.found.items())
+        installed = ", ".join(f"{name} {version}" for name, version in self.installed.items())
         outcomes = "; ".join(f"{name}: {outcome}" for name, outcome in self.outcomes.items())
-        return f"| {self.python} | {self.versions} | {found} | {outcomes} | {self.seconds:.0f} |"
+        return (
+            f"| {self.python} | {self.versions} | {installed} | {outcomes} | {self.seconds:.0f} |"
+        )
 
 
 def requirements(cell: Cell) -> list[str]:
@@ -155,7 +157,7 @@ def check(cell: Cell, place: Path) -> None:
         parts = f"CUDA for {compiled['architectures']}" if compiled["cuda"] else "no CUDA part"
         cell.outcomes["info"] = f"passed ({parts})"
         for name, command in CHECKS.items():
-            if name == "DGL" and "dgl" not in cell.found:
+            if name == "DGL" and "dgl" not in cell.installed:
                 continue
             begin = time.monotonic()
             try:
@@ -177,16 +179,16 @@ def last_line(text: str) -> str:
 
 def cells(wheels: Path, names: Sequence[str]) -> list[Cell]:
     """The chosen ones: of the named Pythons and versions; where none is named, all."""
-    found = []
+    all_cells = []
     for wheel in sorted(wheels.glob(f"peergraph-*{platform.machine()}.whl")):
         tag = re.search(r"-cp3(\d+)-", wheel.name)
         assert tag is not None
         python = f"3.{tag[1]}"
-        found += [Cell(wheel, python, versions) for versions in RESOLUTIONS]
+        all_cells += [Cell(wheel, python, versions) for versions in RESOLUTIONS]
     pythons, versions = set(names) & set(PYTHONS), set(names) & set(RESOLUTIONS)
     chosen = [
         cell
-        for cell in found
+        for cell in all_cells
         if cell.python in (pythons or PYTHONS) and cell.versions in (versions or RESOLUTIONS)
     ]
     return sorted(chosen, key=lambda cell: int(cell.python.split(".")[1]))
@@ -240,7 +242,7 @@ def main() -> int:
         place = options.folder.resolve() / f"{cell.python}-{cell.versions}"
         try:
             python = install(cell, place, interpreter(cell.python, options.python))
-            cell.found = installed(python)
+            cell.installed = installed(python)
             check(cell, place)
         except (OSError, subprocess.CalledProcessError) as error:
             cell.outcomes["install"] = f"failed: {error}".replace("|", "\\|")[:300]

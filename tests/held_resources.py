@@ -15,7 +15,7 @@ from pathlib import Path
 _DEADLINE_S = 30
 
 
-def held() -> dict[str, int]:
+def resource_counts() -> dict[str, int]:
     """Numbers of threads, child processes and open file descriptors."""
     gc.collect()
     return {
@@ -25,14 +25,16 @@ def held() -> dict[str, int]:
     }
 
 
-def check_no_more_held(before: dict[str, int], held: Callable[[], dict[str, int]] = held) -> None:
-    """Fails if a number of `held()` is above that of `before`, once what is about to end has ended.
+def check_no_more_held(
+    before: dict[str, int], count: Callable[[], dict[str, int]] = resource_counts
+) -> None:
+    """Fails if a number of `count()` is above `before`, once what is about to end has ended.
 
     A number may be below it: what an earlier test left behind may have ended since.
     """
 
     def growth() -> dict[str, int]:
-        now = held()
+        now = count()
         return {what: now[what] - before[what] for what in now if now[what] > before[what]}
 
     deadline = time.monotonic() + _DEADLINE_S

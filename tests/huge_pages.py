@@ -16,13 +16,13 @@ _MADV_COLLAPSE = 25  # of <linux/mman.h>
 
 def _regions() -> list[tuple[int, int]]:
     """Begin and end of the private memory without files that may be written, in whole pages."""
-    found = []
+    regions = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, access, _, _, inode, *_ = line.split()
         if access.startswith("rw") and access.endswith("p") and inode == "0":
             begin, end = (int(address, 16) for address in addresses.split("-"))
-            found.append((-(-begin // _SIZE) * _SIZE, end // _SIZE * _SIZE))
-    return [(begin, end) for begin, end in found if begin < end]
+            regions.append((-(-begin // _SIZE) * _SIZE, end // _SIZE * _SIZE))
+    return [(begin, end) for begin, end in regions if begin < end]
 
 
 def _collapse() -> None:

@@ -75,12 +75,12 @@ def run_python(
         processes = []
         try:
             for rank, (out, err) in enumerate(zip(outputs, errors, strict=True)):
-                given = {} if ranks is None else _torchrun(rank, ranks, port)
+                env = {} if ranks is None else _torchrun(rank, ranks, port)
                 if HIDES_GPUS:
-                    given["CUDA_VISIBLE_DEVICES"] = ""
+                    env["CUDA_VISIBLE_DEVICES"] = ""
                 process = context.Process(
                     target=_run,
-                    args=(arguments, os.environ | given, os.getcwd(), method, str(out), str(err)),
+                    args=(arguments, os.environ | env, os.getcwd(), method, str(out), str(err)),
                 )
                 process.start()
                 processes.append(process)

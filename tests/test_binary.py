@@ -28,9 +28,9 @@ def readelf(*options: str) -> str:
 
 
 def test_needs_system_libraries_only() -> None:
-    needed = re.findall(r"\(NEEDED\).*\[(.*?\.so)[.\d]*\]", readelf("--dynamic"))
-    assert "libc.so" in needed  # libstdc++.so too, unless the compiler has a static one
-    assert set(needed) <= SYSTEM_LIBRARIES
+    libraries = re.findall(r"\(NEEDED\).*\[(.*?\.so)[.\d]*\]", readelf("--dynamic"))
+    assert "libc.so" in libraries  # libstdc++.so too, unless the compiler has a static one
+    assert set(libraries) <= SYSTEM_LIBRARIES
 
 
 def dynamic_symbols() -> list[tuple[str, str]]:

@@ -109,7 +109,7 @@ def test_make_shows_the_log_of_a_failed_build(
 
 
 @pytest.mark.parametrize(
-    ("given", "gpu", "reason"),
+    ("option", "gpu", "reason"),
     [
         ("OFF", "/dev/null", "PEERGRAPH_CUDA was OFF"),
         ("AUTO", "/nowhere/nvidiactl", "no GPU was found"),
@@ -118,7 +118,7 @@ def test_make_shows_the_log_of_a_failed_build(
     ],
 )
 def test_cuda_is_compiled_for_a_gpu_or_if_asked(
-    tmp_path: Path, given: str, gpu: str, reason: str | None
+    tmp_path: Path, option: str, gpu: str, reason: str | None
 ) -> None:
     cmake = shutil.which("cmake", path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
     if cmake is None:
@@ -126,7 +126,7 @@ def test_cuda_is_compiled_for_a_gpu_or_if_asked(
     script = tmp_path / "script.cmake"
     # No nvcc can be found.
     script.write_text(
-        f"set(PEERGRAPH_CUDA {given})\nset(PEERGRAPH_GPU_FILE {gpu})\n"
+        f"set(PEERGRAPH_CUDA {option})\nset(PEERGRAPH_GPU_FILE {gpu})\n"
         "macro(find_program)\nendmacro()\n"
         f'include({CMAKE_FILES / "cuda.cmake"})\nmessage(STATUS "reason: ${{PEERGRAPH_NO_CUDA}}")\n'
     )

@@ -75,10 +75,10 @@ def resolves(dotted: str) -> bool:
     for split in range(len(rest), -1, -1):
         module = ".".join([package, *rest[:split]])
         try:
-            found = find_spec(module) is not None
+            exists = find_spec(module) is not None
         except ModuleNotFoundError:
-            found = False
-        if found:
+            exists = False
+        if exists:
             try:
                 reduce(getattr, rest[split:], import_module(module))
             except AttributeError:

@@ -21,13 +21,13 @@ def public(names: Iterable[str]) -> set[str]:
 
 def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
     """Public names that a stub declares, each with its statement."""
-    found: dict[str, ast.stmt] = {}
+    statements: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found[node.name] = node
+            statements[node.name] = node
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node
-    return {name: node for name, node in found.items() if not name.startswith("_")}
+            statements[node.target.id] = node
+    return {name: node for name, node in statements.items() if not name.startswith("_")}
 
 
 def assert_same_names(stub: dict[str, ast.stmt], compiled: set[str]) -> None:
@@ -102,7 +102,7 @@ def identifiers(path: Path) -> Iterable[str]:
 
 
 def test_names_are_the_fields_terms() -> None:
-    found = [
+    banned = [
         f"{path.relative_to(ROOT)}: {name}, perhaps {BANNED[word.lower()]}"
         for folder in ("csrc", "plugin", "adapters")
         for path in (ROOT / folder).rglob("*")
@@ -111,7 +111,7 @@ def test_names_are_the_fields_terms() -> None:
         for word in WORD.findall(name)
         if word.lower() in BANNED
     ]
-    assert found == []
+    assert banned == []
 
 
 # Participles say how a value came; a variable, an attribute or a function says what it is.
@@ -149,10 +149,10 @@ def test_constraints_pin_all_that_make_installs() -> None:
 
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {normal(line.split("==")[0]) for line in lines if "==" in line}
-    wanted = {
+    names = {
         normal(re.split(r"[^\w.-]", requirement)[0])
         for requirement in requires("peergraph") or []
         if not re.search(r"extra == .(cupy|nvml|plot|partition|dev)", requirement)
     }
-    assert "torch" in wanted
-    assert wanted | {"scikit-build-core", "pybind11", "ruff", "mypy", "clang-format"} <= pinned
+    assert "torch" in names
+    assert names | {"scikit-build-core", "pybind11", "ruff", "mypy", "clang-format"} <= pinned

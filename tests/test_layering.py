@@ -224,8 +224,8 @@ def circle_violations(root: Path) -> Iterator[str]:
 
 
 def violations(root: Path) -> list[str]:
-    found = (cpp_violations, core_violations, adapter_violations, circle_violations)
-    return [violation for find in found for violation in find(root)]
+    checks = (cpp_violations, core_violations, adapter_violations, circle_violations)
+    return [violation for find in checks for violation in find(root)]
 
 
 def test_layers() -> None:
@@ -241,8 +241,8 @@ def test_large_areas_have_parts(area: str) -> None:
 @pytest.mark.parametrize("area", PARTS)
 def test_every_part_has_its_place(area: str) -> None:
     folder = ROOT / "plugin" / "peergraph" / area
-    found = {path.stem for path in folder.iterdir() if not path.name.startswith("__")}
-    assert found == set(PARTS[area])
+    parts = {path.stem for path in folder.iterdir() if not path.name.startswith("__")}
+    assert parts == set(PARTS[area])
 
 
 ALLOWED = {
@@ -325,10 +325,10 @@ def test_catches_each_violation(tmp_path: Path, path: str, text: str, rule: str)
     tree = tmp_path / str(len(list(tmp_path.iterdir())))
     write_tree(tree, ALLOWED | {path: text})
     # Some of these close a circle, too.
-    found = [violation for violation in violations(tree) if "in a circle" not in violation]
-    assert len(found) == 1, found
-    assert path in found[0]
-    assert rule in found[0]
+    caught = [violation for violation in violations(tree) if "in a circle" not in violation]
+    assert len(caught) == 1, caught
+    assert path in caught[0]
+    assert rule in caught[0]
 
 
 @pytest.mark.parametrize(

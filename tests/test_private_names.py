@@ -98,10 +98,10 @@ def _dgl(path: str) -> Callable[[], Any]:
 
 def _torch(path: str) -> Callable[[], Any]:
     def find() -> Any:
-        found: Any = torch
+        value: Any = torch
         for name in path.split(".")[1:]:
-            found = getattr(found, name)
-        return found
+            value = getattr(value, name)
+        return value
 
     return find
 

@@ -64,16 +64,16 @@ def test_cells_of_the_matrix(tmp_path: Path) -> None:
         *(("3.13", "newest"), ("3.13", "oldest")),
     ]
     [chosen] = wheel_matrix.cells(tmp_path, ["3.10", "oldest"])
-    wanted = wheel_matrix.requirements(chosen)
-    assert wanted[0] == "peergraph[pyg,dgl]==1.2.3"
-    assert "torch>=2.4" in wanted
-    assert any(text.startswith("dgl") for text in wanted)
+    packages = wheel_matrix.requirements(chosen)
+    assert packages[0] == "peergraph[pyg,dgl]==1.2.3"
+    assert "torch>=2.4" in packages
+    assert any(text.startswith("dgl") for text in packages)
     newest = wheel_matrix.requirements(cells[2])
     assert newest == ["peergraph[pyg,dgl]==1.2.3"]
     oldest = wheel_matrix.requirements(cells[3])
     assert not any(text.startswith("dgl") for text in oldest)  # It has no wheels there.
     assert not chosen.passed
-    chosen.found, chosen.outcomes = {"Python": "3.10.1"}, {"demo": "passed in 3 s"}
+    chosen.installed, chosen.outcomes = {"Python": "3.10.1"}, {"demo": "passed in 3 s"}
     assert chosen.passed
     assert "| 3.10 | oldest | Python 3.10.1 | demo: passed in 3 s | 0 |" in wheel_matrix.table(
         [chosen]

@@ -67,20 +67,20 @@ def requirements(python: str, lowest: bool) -> list[str]:
     texts = [*about["dependencies"]]
     for extra in EXTRAS:
         texts += about["optional-dependencies"][extra]
-    found = []
+    names = []
     for requirement in map(Requirement, texts):
         if requirement.marker and not requirement.marker.evaluate({"python_version": python}):
             continue
         floors = [s.version for s in requirement.specifier if s.operator == ">="]
         pin = f"=={floors[0]}" if lowest and floors else str(requirement.specifier)
-        found.append(f"{requirement.name}{pin}")
-    return found
+        names.append(f"{requirement.name}{pin}")
+    return names
 
 
 def environments() -> dict[str, Environment]:
     """Those that there are, by name."""
     oldest = project()["requires-python"].removeprefix(">=")
-    made = [
+    all_environments = [
         Environment("oldest", oldest, requirements(oldest, lowest=True)),
         Environment("newest", NEWEST_PYTHON, requirements(NEWEST_PYTHON, lowest=False)),
         Environment(
@@ -89,28 +89,28 @@ def environments() -> dict[str, Environment]:
             requirements(NEWEST_PYTHON_WITH_DGL, lowest=False),
         ),
     ]
-    return {environment.name: environment for environment in made}
+    return {environment.name: environment for environment in all_environments}
 
 
 def pip(python: Path, *arguments: str) -> None:
     """Raises subprocess.CalledProcessError."""
-    kept = {k: v for k, v in os.environ.items() if k != "PIP_CONSTRAINT"}
+    variables = {k: v for k, v in os.environ.items() if k != "PIP_CONSTRAINT"}
     build = {"PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt"), "PEERGRAPH_CUDA": "OFF"}
-    subprocess.run([python, "-m", "pip", *arguments], env=kept | build, check=True)
+    subprocess.run([python, "-m", "pip", *arguments], env=variables | build, check=True)
 
 
 def prepare(environment: Environment, folder: Path, pythons: Sequence[str]) -> Path:
     """Its interpreter, with everything installed. Peergraph is built again."""
     place = folder / environment.name
     python = place / "bin" / "python"
-    wanted, made_of = "\n".join(environment.requirements), place / "requirements.txt"
-    if not made_of.exists() or made_of.read_text() != wanted:
+    requirement_lines, made_of = "\n".join(environment.requirements), place / "requirements.txt"
+    if not made_of.exists() or made_of.read_text() != requirement_lines:
         shutil.rmtree(place, ignore_errors=True)
         start = interpreter(environment.python, pythons)
         subprocess.run([start, "-m", "venv", place], check=True)
         pip(python, "install", "-q", "--upgrade", "pip")
         pip(python, "install", "-q", *environment.requirements)
-        made_of.write_text(wanted)
+        made_of.write_text(requirement_lines)
     pip(python, "install", "-q", "--no-deps", "--force-reinstall", str(ROOT))
     return python
 
@@ -168,10 +168,10 @@ def table(done: Sequence[Environment], arguments: Sequence[str]) -> str:
 
 
 def main() -> int:
-    known = environments()
+    by_name = environments()
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(by_name)}")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
@@ -180,9 +180,9 @@ def main() -> int:
         own, arguments = own[: own.index("--")], own[own.index("--") + 1 :]
     options = parser.parse_args(own)
     for name in options.names:
-        if name not in known:
-            parser.error(f"environments are {', '.join(known)}, got {name}")
-    chosen = [known[name] for name in options.names or known]
+        if name not in by_name:
+            parser.error(f"environments are {', '.join(by_name)}, got {name}")
+    chosen = [by_name[name] for name in options.names or by_name]
     options.folder.mkdir(parents=True, exist_ok=True)
     for environment in chosen:
         try:

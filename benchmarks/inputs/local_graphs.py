@@ -164,9 +164,9 @@ def _class_weights(classes: int, sigma: float) -> Tensor:
     """[classes] float64, falling: means of a lognormal over as many quantiles, 1 on average."""
     normal = statistics.NormalDist()
     # The heaviest share q of the nodes holds Phi(sigma - z(1 - q)) of the weight.
-    held = [0.0]
-    held += [normal.cdf(sigma + normal.inv_cdf(i / classes)) for i in range(1, classes)]
-    return torch.tensor([*held, 1.0], dtype=torch.float64).diff() * classes
+    shares = [0.0]
+    shares += [normal.cdf(sigma + normal.inv_cdf(i / classes)) for i in range(1, classes)]
+    return torch.tensor([*shares, 1.0], dtype=torch.float64).diff() * classes
 
 
 class _Tables:
@@ -185,10 +185,10 @@ class _Tables:
         by_place = weights[class_at]
         before = torch.cat([by_place.new_zeros(1), by_place.cumsum(0)]) / by_place.sum()
         self.before = (before * (1 << 32)).round().long().to(device)
-        held = torch.cat([weights.new_zeros(1), weights.cumsum(0)]) / weights.sum()
+        bounds = torch.cat([weights.new_zeros(1), weights.cumsum(0)]) / weights.sum()
         knots = torch.arange((1 << _KNOT_BITS) + 1, dtype=torch.float64) / (1 << _KNOT_BITS)
-        above = torch.searchsorted(held, knots).clamp_(1, self.group)
-        part = (knots - held[above - 1]) / (held[above] - held[above - 1])
+        above = torch.searchsorted(bounds, knots).clamp_(1, self.group)
+        part = (knots - bounds[above - 1]) / (bounds[above] - bounds[above - 1])
         # In units of 1/2^16 of a class.
         self.knots = ((above - 1 + part) * 65536).long().to(device)
         self.places = place_of_class.to(device)
@@ -208,8 +208,8 @@ def make_local_indptr(spec: LocalGraphSpec, device: torch.device | str) -> Tenso
         first = group * spec.num_edges // groups
         count = (group + 1) * spec.num_edges // groups - first
         # The last group may have fewer nodes than the others.
-        held = torch.where(group == groups - 1, n - (groups - 1) * size, size)
-        first += count * tables.before[place] // tables.before[held]
+        group_sizes = torch.where(group == groups - 1, n - (groups - 1) * size, size)
+        first += count * tables.before[place] // tables.before[group_sizes]
         indptr[begin : begin + node.numel()] = first
     return indptr
 

@@ -216,16 +216,16 @@ def _run_models(
         with session.section(f"loader and {what}, {layers} layers", batch=batch):
             record = _record(session, whole, f"loader and {what}", layers=layers, **fields)
             session.note(f"  {record['seeds_per_s']:,.0f} seeds/s on {session.world} ranks")
-    held = [next(batches) for _ in range(args.held)]
+    resident = [next(batches) for _ in range(args.held)]
     for layers, trainer in trainers.items():
 
         def in_memory(i: int, _: Mark, trainer: Trainer = trainer) -> None:
-            trainer.step(held[i % len(held)])
+            trainer.step(resident[i % len(resident)])
 
         with session.section(f"{what} in memory, {layers} layers", batch=batch):
             _record(session, in_memory, f"{what} in memory", layers=layers, **fields)
             if args.profile and session.device.type == "cuda":
-                step = partial(trainer.step, held[0])
+                step = partial(trainer.step, resident[0])
                 _print_kernels(session, step, f"{layers} layers, {what}")
 
 

@@ -82,8 +82,8 @@ def _checks_pyg() -> None:
     with pytest.raises(TypeError, match="data must be Data"):  # of one rank, raised by all
         peergraph_pyg.full_graph(_data() if rank else "graph")
     # Ranks go on together, and those that have no data get it from another.
-    found = peergraph_pyg.full_graph(_data() if rank == 0 else None)
-    assert torch.equal(found.x.full_tensor(), _data().x)
+    graph = peergraph_pyg.full_graph(_data() if rank == 0 else None)
+    assert torch.equal(graph.x.full_tensor(), _data().x)
 
 
 def _checks_dgl() -> None:
@@ -123,14 +123,14 @@ def _checks_partitioned() -> None:
     full = peergraph_pyg.full_graph(_data())
     plain = _data()
     plain.more = [full.x]
-    for share, given in (
+    for share, data in (
         (peergraph_pyg.share, full),
         (peergraph_pyg.share, plain),
         (peergraph_pyg.full_graph, full),
         (peergraph_pyg.full_graph, plain),
     ):
         with pytest.raises(TypeError, match="is partitioned over the ranks"):
-            share(given)
+            share(data)
 
 
 def _checks() -> None:

@@ -34,8 +34,8 @@ def names_in_profile(work: Callable[[], object]) -> dict[str, int]:
     """Names of Peergraph's ranges in a profile of `work`, and how many there are."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         work()
-    found = {event.key: event.count for event in recorded.key_averages()}
-    return {name: count for name, count in found.items() if name.startswith("peergraph::")}
+    counts = {event.key: event.count for event in recorded.key_averages()}
+    return {name: count for name, count in counts.items() if name.startswith("peergraph::")}
 
 
 def edges() -> torch.Tensor:
@@ -56,12 +56,12 @@ def test_pyg_loader() -> None:
     import peergraph_pyg
 
     loader = NeighborLoader(peergraph_pyg.share(data), [3, 2], batch_size=50)
-    found = names_in_profile(lambda: list(loader))
-    assert found.keys() == {SAMPLE, GATHER}
-    assert found[SAMPLE] == len(loader)
-    assert found[GATHER] >= len(loader)
-    found = names_in_profile(lambda: list(peergraph_pyg.prefetch(loader, 1)))
-    assert found[WAIT_BATCH] >= len(loader)
+    counts = names_in_profile(lambda: list(loader))
+    assert counts.keys() == {SAMPLE, GATHER}
+    assert counts[SAMPLE] == len(loader)
+    assert counts[GATHER] >= len(loader)
+    counts = names_in_profile(lambda: list(peergraph_pyg.prefetch(loader, 1)))
+    assert counts[WAIT_BATCH] >= len(loader)
 
 
 def test_dgl_loader() -> None:
@@ -73,9 +73,9 @@ def test_dgl_loader() -> None:
     shared = peergraph_dgl.share(graph)
     sampler = dgl.dataloading.NeighborSampler([3, 2], prefetch_node_feats=["x"])
     loader = dgl.dataloading.DataLoader(shared, torch.arange(NODES), sampler, batch_size=50)
-    found = names_in_profile(lambda: [blocks[0].srcdata["x"] for _, _, blocks in loader])
-    assert found.keys() == {SAMPLE, GATHER}
-    assert found[SAMPLE] == len(loader)
+    counts = names_in_profile(lambda: [blocks[0].srcdata["x"] for _, _, blocks in loader])
+    assert counts.keys() == {SAMPLE, GATHER}
+    assert counts[SAMPLE] == len(loader)
 
 
 def _train_full_graphs() -> tuple[dict[str, int], dict[str, int], dict[str, int]]:

@@ -29,12 +29,12 @@ template <typename T> T __shfl_down_sync(unsigned, T value, int, int) { return v
 
 def _entries(code: str) -> str:
     """Functions that take the arguments as CUDA's driver does: an address for each."""
-    made = []
+    entries = []
     for name, text in re.findall(r'extern "C" __global__ void (\w+)\(([^)]*)\)', code):
         types = [" ".join(p.split()[:-1]) for p in text.split(",")]
         values = ", ".join(f"*({kind}*)arguments[{k}]" for k, kind in enumerate(types))
-        made.append(f'extern "C" void call_{name}(void** arguments) {{ {name}({values}); }}')
-    return "\n".join(made)
+        entries.append(f'extern "C" void call_{name}(void** arguments) {{ {name}({values}); }}')
+    return "\n".join(entries)
 
 
 class Emulator:

@@ -93,20 +93,20 @@ def features(
     return (values * sign).to(device, dtype).requires_grad_(grad)
 
 
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected.to(found.dtype), **TOLERANCE[found.dtype])
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected.to(actual.dtype), **TOLERANCE[actual.dtype])
 
 
 def assert_same_with_gradients(
-    found: Tensor, expected: Tensor, inputs: list[Tensor], twins: list[Tensor]
+    out: Tensor, expected: Tensor, inputs: list[Tensor], twins: list[Tensor]
 ) -> None:
     """Compares two results and their gradients; `twins` are the inputs of `expected`."""
-    assert found.shape == expected.shape
-    assert_same(found, expected)
-    weight = features(found.shape[0], tuple(found.shape[1:]), found.device, seed=9, grad=False)
-    gradients = torch.autograd.grad(found, inputs, weight.to(found.dtype))
-    wanted = torch.autograd.grad(expected, twins, weight.to(expected.dtype))
-    for gradient, want in zip(gradients, wanted, strict=True):
+    assert out.shape == expected.shape
+    assert_same(out, expected)
+    weight = features(out.shape[0], tuple(out.shape[1:]), out.device, seed=9, grad=False)
+    gradients = torch.autograd.grad(out, inputs, weight.to(out.dtype))
+    expected_result = torch.autograd.grad(expected, twins, weight.to(expected.dtype))
+    for gradient, want in zip(gradients, expected_result, strict=True):
         assert_same(gradient, want)
 
 

@@ -59,10 +59,10 @@ class SplitSources:
         )
         launch, allocate = launch_on(x.device), Buffers(x.device)
         if interleaving is None:
-            for part, given, accumulate in ((local, of_local, False), (remote, of_remote, True)):
+            for part, operands, accumulate in ((local, of_local, False), (remote, of_remote, True)):
                 part.max_chunks = self._bound() if x.is_cuda else 0
                 tensors = part.tensors.native()
-                _C.spmm(tensors, given, mean=False, accumulate=accumulate, out=out,
+                _C.spmm(tensors, operands, mean=False, accumulate=accumulate, out=out,
                         launch=launch, allocate=allocate)  # fmt: skip
         else:
             local.max_chunks = self._bound() if x.is_cuda else 0

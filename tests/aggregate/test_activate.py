@@ -35,9 +35,9 @@ def test_equals_the_steps(
     device: torch.device, dtype: torch.dtype, columns: int, with_bias: bool, relu: bool
 ) -> None:
     x, bias = inputs(device, columns, dtype, with_bias)
-    given = [x] if bias is None else [x, bias]
+    leaves = [x] if bias is None else [x, bias]
     out = activate(x, bias, relu=relu)
-    assert_same_with_gradients(out, plain(x, bias, relu), given, given)
+    assert_same_with_gradients(out, plain(x, bias, relu), leaves, leaves)
     with torch.no_grad():
         assert_same(activate(x, bias, relu=relu), plain(x, bias, relu))
 
@@ -56,14 +56,16 @@ def check_dropout(device: torch.device, dtype: torch.dtype, columns: int, p: flo
     bias = features(columns, (), device, dtype, seed=7)
     out = activate(x, bias, dropout=p)
     whole = plain(x, bias, True)
-    kept = out != 0
+    is_nonzero = out != 0
     positive = int((whole > 0).sum())
-    assert abs(int(kept.sum()) / positive - (1 - p)) < 5 * (p * (1 - p) / positive) ** 0.5 + 1e-9
+    assert (
+        abs(int(is_nonzero.sum()) / positive - (1 - p)) < 5 * (p * (1 - p) / positive) ** 0.5 + 1e-9
+    )
     scale = 0.0 if p == 1 else 65536 / (65536 - round(p * 65536))
-    assert_same(out, torch.where(kept, whole.double() * scale, 0))
+    assert_same(out, torch.where(is_nonzero, whole.double() * scale, 0))
     weight = features(4000, (columns,), device, seed=9, grad=False).to(dtype)
     of_x, of_bias = torch.autograd.grad(out, (x, bias), weight)
-    expected = torch.where(kept, weight.double() * scale, 0)
+    expected = torch.where(is_nonzero, weight.double() * scale, 0)
     assert_same(of_x, expected)
     torch.testing.assert_close(of_bias.double(), expected.sum(0), rtol=2e-2, atol=2e-2)
 
@@ -85,9 +87,9 @@ def test_cpu_and_gpu_drop_the_same(device: torch.device) -> None:
         for columns in (8, 13):
             x = features(ROWS, (columns,), device, dtype, grad=False)
             bias = features(columns, (), device, dtype, seed=7, grad=False)
-            found = activation_of(x, bias, True, 0.3, seed.to(device))
+            actual = activation_of(x, bias, True, 0.3, seed.to(device))
             expected = activation_of(x.cpu(), bias.cpu(), True, 0.3, seed)
-            for one, other in zip(found, expected, strict=True):
+            for one, other in zip(actual, expected, strict=True):
                 assert one is not None
                 assert other is not None
                 assert torch.equal(one.cpu(), other)
@@ -108,8 +110,8 @@ def test_not_finite(device: torch.device) -> None:
     x = torch.tensor([values], device=device, requires_grad=True)
     out = activate(x)
     torch.testing.assert_close(out, x.relu(), equal_nan=True)
-    (found,) = torch.autograd.grad(out.sum(), x)
-    assert found[0].tolist() == [1, 1, 0, 0, 0, 1, 0, 1]
+    (result,) = torch.autograd.grad(out.sum(), x)
+    assert result[0].tolist() == [1, 1, 0, 0, 0, 1, 0, 1]
     assert not activate(x, dropout=1.0).any()
 
 

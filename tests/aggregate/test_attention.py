@@ -33,17 +33,17 @@ def operands(
     graph: Graph, kind: str, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     sources, destinations = graph.num_sources, graph.num_destinations
-    found = {"x": features(sources, shape, device, dtype)}
+    tensors = {"x": features(sources, shape, device, dtype)}
     if kind == "gat":
-        found["left"] = features(sources, shape[:1], device, dtype, seed=6)
+        tensors["left"] = features(sources, shape[:1], device, dtype, seed=6)
     if kind != "left":
         wide = shape if kind == "gatv2" else shape[:1]
-        found["right"] = features(destinations, wide, device, dtype, seed=7)
+        tensors["right"] = features(destinations, wide, device, dtype, seed=7)
     if kind == "gatv2":
-        found["att"] = features(shape[0], shape[1:], device, dtype, seed=8)
+        tensors["att"] = features(shape[0], shape[1:], device, dtype, seed=8)
     if kind == "left":
-        found["left"] = features(sources, shape[:1], device, dtype, seed=6)
-    return found
+        tensors["left"] = features(sources, shape[:1], device, dtype, seed=6)
+    return tensors
 
 
 def reference(
@@ -94,13 +94,13 @@ def check(
     csc: Csc | None = None,
     **options: Any,
 ) -> None:
-    given = operands(graph, kind, shape, device, dtype)
-    twins = {name: value.detach().clone().requires_grad_() for name, value in given.items()}
-    x, left, right, att = (given.get(name) for name in ("x", "left", "right", "att"))
-    found = attention(csc or graph.csc(), x, left, right, att=att, **options)
+    inputs = operands(graph, kind, shape, device, dtype)
+    twins = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
+    x, left, right, att = (inputs.get(name) for name in ("x", "left", "right", "att"))
+    actual = attention(csc or graph.csc(), x, left, right, att=att, **options)
     loops = options.get("self_loops")
     expected = reference(graph, **twins, loops=loops)
-    assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
+    assert_same_with_gradients(actual, expected, list(inputs.values()), list(twins.values()))
 
 
 @named_cases("shape", SHAPES)
@@ -184,39 +184,39 @@ def test_transient_structures(kind: str, device: torch.device) -> None:
 @pytest.mark.parametrize("kind", ["gat", "gatv2"])
 def test_gradcheck(kind: str, device: torch.device) -> None:
     graph = random_graph(device, 6, 5, 14)
-    given = operands(graph, kind, (2, 2), device, torch.float64)
+    inputs = operands(graph, kind, (2, 2), device, torch.float64)
     csc = graph.csc()
 
     def run(*values: Tensor) -> Tensor:
-        named = dict(zip(given, values, strict=True))
+        named = dict(zip(inputs, values, strict=True))
         return attention(csc, **named, self_loops=3, deterministic=True)
 
-    torch.autograd.gradcheck(run, tuple(given.values()))
+    torch.autograd.gradcheck(run, tuple(inputs.values()))
 
 
 @pytest.mark.parametrize("kind", ["gat", "gatv2"])
 def test_only_some_gradients(kind: str, device: torch.device) -> None:
     graph = random_graph(device)
-    for wanted in operands(graph, kind, (2, 4), device, torch.float64):
-        given = operands(graph, kind, (2, 4), device, torch.float64)
+    for name in operands(graph, kind, (2, 4), device, torch.float64):
+        inputs = operands(graph, kind, (2, 4), device, torch.float64)
         all_of_them = torch.autograd.grad(
-            attention(graph.csc(), **given).square().sum(), list(given.values())
+            attention(graph.csc(), **inputs).square().sum(), list(inputs.values())
         )
-        alone = {n: v if n == wanted else v.detach() for n, v in given.items()}
-        (found,) = torch.autograd.grad(
-            attention(graph.csc(), **alone).square().sum(), [alone[wanted]]
+        alone = {n: v if n == name else v.detach() for n, v in inputs.items()}
+        (actual,) = torch.autograd.grad(
+            attention(graph.csc(), **alone).square().sum(), [alone[name]]
         )
-        torch.testing.assert_close(found, all_of_them[list(given).index(wanted)])
+        torch.testing.assert_close(actual, all_of_them[list(inputs).index(name)])
 
 
 def test_large_scores_and_empty_rows(device: torch.device) -> None:
     graph = random_graph(device)
-    given = operands(graph, "gat", (2, 4), device, torch.float32)
-    huge = {n: v.detach() * (300 if n != "x" else 1) for n, v in given.items()}
-    found = attention(graph.csc(), **huge)
-    assert found.isfinite().all()
-    torch.testing.assert_close(found, reference(graph, **huge).float(), rtol=1e-4, atol=1e-4)
-    assert (found[graph.num_destinations * 4 // 5 :] == 0).all()
+    inputs = operands(graph, "gat", (2, 4), device, torch.float32)
+    huge = {n: v.detach() * (300 if n != "x" else 1) for n, v in inputs.items()}
+    result = attention(graph.csc(), **huge)
+    assert result.isfinite().all()
+    torch.testing.assert_close(result, reference(graph, **huge).float(), rtol=1e-4, atol=1e-4)
+    assert (result[graph.num_destinations * 4 // 5 :] == 0).all()
     none = Graph(graph.edge_index[:, :0], 4, 3)
     x = torch.ones(4, 2, 8, device=device, requires_grad=True)
     out = attention(none.csc(), x, torch.ones(4, 2, device=device))
@@ -229,16 +229,16 @@ def test_compiled(device: torch.device) -> None:
     graph = random_graph(device)
     csc = graph.csc()
     csc.transpose()
-    given = operands(graph, "gat", (2, 8), device, torch.float32)
+    inputs = operands(graph, "gat", (2, 8), device, torch.float32)
 
     def run(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return attention(csc, x, left, right)
 
-    expected = run(**given)
-    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)(**given)
+    expected = run(**inputs)
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)(**inputs)
     torch.testing.assert_close(compiled, expected)
     gradients = [
-        torch.autograd.grad(out.square().sum(), list(given.values()))
+        torch.autograd.grad(out.square().sum(), list(inputs.values()))
         for out in (compiled, expected)
     ]
     torch.testing.assert_close(*gradients)
@@ -246,8 +246,8 @@ def test_compiled(device: torch.device) -> None:
 
 def test_errors(device: torch.device) -> None:
     graph = random_graph(device)
-    csc, given = graph.csc(), operands(graph, "gatv2", (2, 4), device, torch.float32)
-    x, right, att = given["x"], given["right"], given["att"]
+    csc, inputs = graph.csc(), operands(graph, "gatv2", (2, 4), device, torch.float32)
+    x, right, att = inputs["x"], inputs["right"], inputs["att"]
     left = torch.zeros(40, 2, device=device)
     with pytest.raises(ValueError, match="either left or att must be given, got both"):
         attention(csc, x, left, right, att=att)

@@ -74,23 +74,23 @@ def _reduce_in_child(queue: multiprocessing.Queue, case: Case, generations: int)
 
 @pytest.mark.parametrize("generations", [1, 2])
 def test_forked_after_use(case: Case, generations: int) -> None:
-    wanted = reduced(case)
+    expected = reduced(case)
     queue = multiprocessing.get_context("fork").Queue()
     child = _fork(queue, case, generations)
     try:
-        for found, one in zip(queue.get(timeout=250), wanted, strict=True):
-            np.testing.assert_array_equal(found, one)
+        for actual, one in zip(queue.get(timeout=250), expected, strict=True):
+            np.testing.assert_array_equal(actual, one)
     finally:
         child.join(10)
         child.kill()
 
 
 def test_callers_at_once(case: Case) -> None:
-    wanted = reduced(case)
+    expected = reduced(case)
     with ThreadPoolExecutor(4) as pool:
         for results in pool.map(lambda _: reduced(case), range(12)):
-            for found, one in zip(results, wanted, strict=True):
-                np.testing.assert_array_equal(found, one)
+            for actual, one in zip(results, expected, strict=True):
+                np.testing.assert_array_equal(actual, one)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

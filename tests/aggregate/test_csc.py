@@ -209,17 +209,17 @@ def test_transpose_of_any_id_types(
 
 @named_cases("dtype", ID_TYPES)
 def test_indptr_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
-    def found(*keys: int) -> list[int] | None:
+    def indptr_of(*keys: int) -> list[int] | None:
         indptr = indptr_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
         assert indptr is None or indptr.dtype == dtype
         return None if indptr is None else indptr.tolist()
 
-    assert found() == [0, 0, 0, 0, 0]
-    assert found(0) == [0, 1, 1, 1, 1]
-    assert found(1, 1, 3) == [0, 0, 2, 2, 3]
-    assert found(3, 3, 3) == [0, 0, 0, 0, 3]
-    assert found(1, 0) is None
-    assert found(0, 2, 2, 1, 3) is None
+    assert indptr_of() == [0, 0, 0, 0, 0]
+    assert indptr_of(0) == [0, 1, 1, 1, 1]
+    assert indptr_of(1, 1, 3) == [0, 0, 2, 2, 3]
+    assert indptr_of(3, 3, 3) == [0, 0, 0, 0, 3]
+    assert indptr_of(1, 0) is None
+    assert indptr_of(0, 2, 2, 1, 3) is None
 
 
 @named_cases("key", [-1, 4])
@@ -249,9 +249,9 @@ def test_default_devices_do_not_matter(device: torch.device) -> None:
     edge_index = torch.tensor([[0, 2, 1, 2], [1, 0, 1, 0]], device=device)
     expected = Csc.from_edge_index(edge_index, 2, 3)
     with torch.device("meta"):
-        found = Csc.from_edge_index(edge_index, 2, 3)
-        turned = found.transpose()
-    assert torch.equal(found.indices, expected.indices)
+        actual = Csc.from_edge_index(edge_index, 2, 3)
+        turned = actual.transpose()
+    assert torch.equal(actual.indices, expected.indices)
     assert torch.equal(turned.indptr, expected.transpose().indptr)
 
 
@@ -271,14 +271,14 @@ def test_edges_grouped_by_column(device: torch.device) -> None:
             for grouped in (False, True):
                 graph = random_graph(device, 40, 30, num_edges, dtype, grouped)
                 matrix = graph.csc()
-                found, expected = matrix.grouped_by_column(), matrix.transpose()
-                assert torch.equal(found.indptr, expected.indptr.int())
-                columns = row_of_edges(found.indptr, num_edges)
+                actual, expected = matrix.grouped_by_column(), matrix.transpose()
+                assert torch.equal(actual.indptr, expected.indptr.int())
+                columns = row_of_edges(actual.indptr, num_edges)
                 keys = [
                     columns * (30 * num_edges + 1)
                     + each.indices * num_edges
                     + (each.edge_ids if each.edge_ids is not None else 0)
-                    for each in (found, expected)
+                    for each in (actual, expected)
                 ]
                 assert torch.equal(*(key.sort().values for key in keys))
 

@@ -97,8 +97,8 @@ def test_compile(graph: Graph, layer: Layer, backend: str) -> None:
     csc = graph.csc()
     # The first call traces the making of the transpose, the second one finds it made.
     for _ in range(2):
-        found = result_and_gradients(compiled, csc, inputs)
-        for one, other in zip(found, expected, strict=True):
+        actual = result_and_gradients(compiled, csc, inputs)
+        for one, other in zip(actual, expected, strict=True):
             assert_same(one, other)
 
 
@@ -116,9 +116,9 @@ def test_compile_of_operands_that_are_the_same(device: torch.device) -> None:
     for call in calls:
         torch._dynamo.reset()
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-        found, expected = compiled(graph.csc(), x), call(graph.csc(), x)
-        assert_same(found, expected)
-        (one,) = torch.autograd.grad(found.square().sum(), x)
+        actual, expected = compiled(graph.csc(), x), call(graph.csc(), x)
+        assert_same(actual, expected)
+        (one,) = torch.autograd.grad(actual.square().sum(), x)
         assert_same(one, torch.autograd.grad(expected.square().sum(), x)[0])
 
 
@@ -133,8 +133,8 @@ def test_autocast(graph: Graph, layer: Layer) -> None:
         assert edge_softmax(csc, double(graph, "e").bfloat16()).dtype == torch.float32
     assert out.dtype == torch.bfloat16
     gradients = torch.autograd.grad(out.float().square().sum(), inputs)
-    for found, wanted in zip((out, *gradients), expected, strict=True):
-        torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.5)
+    for actual, expected_result in zip((out, *gradients), expected, strict=True):
+        torch.testing.assert_close(actual.float(), expected_result, rtol=0.1, atol=0.5)
 
 
 def test_autocast_leaves_float64(graph: Graph) -> None:

@@ -58,21 +58,21 @@ CASES = pairwise(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_sums(device: torch.device, dtype: torch.dtype) -> None:
-    made = graphs(device)
-    for name, width, given, (mean, share) in (case.values for case in CASES):
-        with named_case(name, width, given, mean, share):
-            graph, e = made[name], None
+    by_name = graphs(device)
+    for name, width, operand, (mean, share) in (case.values for case in CASES):
+        with named_case(name, width, operand, mean, share):
+            graph, e = by_name[name], None
             x = features(graph.num_sources, (width,), device, dtype, grad=False)
-            if given != "no e":
-                columns = 1 if given == "a weight" else width
+            if operand != "no e":
+                columns = 1 if operand == "a weight" else width
                 e = features(graph.num_edges, (columns,), device, dtype, 6, grad=False)
             split = SplitSources(graph, int(share * graph.num_sources))
-            found = [split.sums(x, e, mean, setting) for setting in settings()]
-            assert all(torch.equal(other, found[0]) for other in found)
+            results = [split.sums(x, e, mean, setting) for setting in settings()]
+            assert all(torch.equal(other, results[0]) for other in results)
             if not mean:
-                assert torch.equal(split.sums(x, e, False, None), found[0])
+                assert torch.equal(split.sums(x, e, False, None), results[0])
             want = expected(graph, x, e, mean)
-            torch.testing.assert_close(found[0].double(), want, **TOLERANCE[dtype])
+            torch.testing.assert_close(results[0].double(), want, **TOLERANCE[dtype])
 
 
 def test_rows_that_are_not_cut(device: torch.device) -> None:
@@ -81,16 +81,16 @@ def test_rows_that_are_not_cut(device: torch.device) -> None:
     x = features(graph.num_sources, (16,), device, grad=False)
     split = SplitSources(graph, 20, Schedule(long_row=1 << 30))
     for setting in settings():
-        found = split.sums(x, None, False, setting)
+        actual = split.sums(x, None, False, setting)
         torch.testing.assert_close(
-            found.double(), expected(graph, x, None, False), **TOLERANCE[x.dtype]
+            actual.double(), expected(graph, x, None, False), **TOLERANCE[x.dtype]
         )
 
 
 def test_bad_settings() -> None:
-    for given in ({"partition": 0}, {"distance": 33}, {"distance": 0}, {"warps_per_block": 17}):
-        with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
-            _C.Interleaving(**given)
+    for settings in ({"partition": 0}, {"distance": 33}, {"distance": 0}, {"warps_per_block": 17}):
+        with pytest.raises(ValueError, match=f"{next(iter(settings))} must be"):
+            _C.Interleaving(**settings)
 
 
 def test_half_types_are_refused() -> None:

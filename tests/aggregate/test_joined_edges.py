@@ -76,8 +76,8 @@ def check(
     matrix = joined.matrix
     degrees = [len(each) for each in lists]
     assert matrix.in_degrees().tolist() == degrees
-    found = [columns[i] for i in matrix.indices.tolist()]
-    assert found == [column for each in lists for column, _ in each]
+    sources = [columns[i] for i in matrix.indices.tolist()]
+    assert sources == [column for each in lists for column, _ in each]
     long, chunk = 512, 256
     chunks = sum(-(-n // chunk) for n in degrees if n > long)
     assert matrix.max_chunks == (0 if matrix.device.type == "cpu" else chunks)

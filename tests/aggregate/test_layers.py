@@ -156,12 +156,12 @@ def check(
     results, inputs = [], []
     for structure in (graph.csc(), other):
         x = features(NODES, (IN,), device, dtype)
-        given = parameters(device, dtype, num_edges)
-        out = layer(structure, x, given)
-        leaves = [x, *given.values()]
+        tensors = parameters(device, dtype, num_edges)
+        out = layer(structure, x, tensors)
+        leaves = [x, *tensors.values()]
         used = torch.autograd.grad(out.sum(), leaves, retain_graph=True, allow_unused=True)
         results.append(out)
-        inputs.append([t for t, found in zip(leaves, used, strict=True) if found is not None])
+        inputs.append([t for t, grad in zip(leaves, used, strict=True) if grad is not None])
     assert_same_with_gradients(*results, *inputs)
 
 
@@ -183,14 +183,14 @@ def test_any_structure_of_all_nodes_serves(num_edges: int, device: torch.device)
 def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
     x = features(NODES, (IN,), device, dtype, grad=False) / 4
-    given = {k: t.detach() / 4 for k, t in parameters(device, dtype, EDGES).items()}
-    wide = {k: t.double() for k, t in given.items()}
+    inputs = {k: t.detach() / 4 for k, t in parameters(device, dtype, EDGES).items()}
+    wide = {k: t.double() for k, t in inputs.items()}
     for name in ("sage", "sage with gcn", "gcn", "gin", "gine", "gat", "gatv2", "rgcn"):
         with named_case(name):
             expected = LAYERS[name](graph.csc(), x.double(), wide)
-            found = LAYERS[name](graph.csc(), x, given)
-            assert found.dtype == dtype
-            assert_same(found, expected)
+            actual = LAYERS[name](graph.csc(), x, inputs)
+            assert actual.dtype == dtype
+            assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("norm", ["both", "left", "right"])
@@ -214,8 +214,8 @@ def check_gcn_formula(norm: str, weighted: bool, device: torch.device) -> None:
     left = {"both": out_of**-0.5, "left": 1 / out_of, "right": torch.ones_like(out_of)}[norm]
     right = {"both": into**-0.5, "left": torch.ones_like(into), "right": 1 / into}[norm]
     expected = right[:, None] * (adjacency @ (left[:, None] * x))
-    found = layers.gcn(graph.csc(), x, norm=norm, out_degrees=True, edge_weight=e)
-    assert_same(found, expected)
+    actual = layers.gcn(graph.csc(), x, norm=norm, out_degrees=True, edge_weight=e)
+    assert_same(actual, expected)
 
 
 def test_gcn_counts_one_self_loop_per_node(device: torch.device) -> None:
@@ -224,8 +224,8 @@ def test_gcn_counts_one_self_loop_per_node(device: torch.device) -> None:
     adjacency = torch.tensor([[1, 1, 0], [0, 1, 1], [0, 0, 1]], dtype=torch.float64, device=device)
     root = adjacency.sum(1) ** -0.5
     expected = root[:, None] * (adjacency @ (root[:, None] * x))
-    found = layers.gcn(Csc.from_edge_index(edge_index, 3, 3), x, add_self_loops=True)
-    assert_same(found, expected)
+    actual = layers.gcn(Csc.from_edge_index(edge_index, 3, 3), x, add_self_loops=True)
+    assert_same(actual, expected)
 
 
 def test_gin_and_gine_are_their_formulas(device: torch.device) -> None:
@@ -244,20 +244,20 @@ def test_gin_and_gine_are_their_formulas(device: torch.device) -> None:
         torch.tensor([0.3], device=device),
         torch.tensor(-0.5, device=device),
     ):
-        given = eps.double() if isinstance(eps, Tensor) else eps
+        factor = eps.double() if isinstance(eps, Tensor) else eps
         with named_case(eps):
-            own = x[:20] * (1 + given)
-            assert_same(layers.gin(graph.csc(), x, given), sums + own)
-            assert_same(layers.gin(graph.csc(), x, given, reduce="mean"), sums / counts + own)
-            assert_same(layers.gine(graph.csc(), x, edges, given), relu_sums + own)
+            own = x[:20] * (1 + factor)
+            assert_same(layers.gin(graph.csc(), x, factor), sums + own)
+            assert_same(layers.gin(graph.csc(), x, factor, reduce="mean"), sums / counts + own)
+            assert_same(layers.gine(graph.csc(), x, edges, factor), relu_sums + own)
 
 
 def test_rgcn_by_basis_is_its_formula(device: torch.device) -> None:
     graph = random_graph(device, NODES, 20, EDGES)
     source, destination = graph.edge_index
     x = features(NODES, (IN,), device, torch.float64, grad=False)
-    given = parameters(device, torch.float64, EDGES)
-    coefficients, bases = given["coefficients"].detach(), given["bases"].detach()
+    inputs = parameters(device, torch.float64, EDGES)
+    coefficients, bases = inputs["coefficients"].detach(), inputs["bases"].detach()
     messages = torch.einsum("eb,ei,bio->eo", coefficients, x[source], bases)
     expected = messages.new_zeros(20, OUT).index_add(0, destination, messages)
     assert_same(layers.rgcn_by_basis(graph.csc(), x, coefficients, bases), expected)
@@ -279,12 +279,12 @@ def test_attention_adds_self_loops_in_one_pass_only(device: torch.device) -> Non
 
 def test_dropout_of_attention(device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
-    given = parameters(device, torch.float64, EDGES)
+    inputs = parameters(device, torch.float64, EDGES)
     left = features(NODES, (HEADS,), device, torch.float64)
     weights = layers.gat_weights(graph.csc(), left, left, dropout=0.5)
     assert 0 < int((weights == 0).sum()) < weights.numel()
     x = heads(features(NODES, (IN,), device, torch.float64))
-    assert layers.gat(graph.csc(), x, given["att_source"], dropout=0.5).shape == x.shape
+    assert layers.gat(graph.csc(), x, inputs["att_source"], dropout=0.5).shape == x.shape
 
 
 @named_cases(
@@ -327,15 +327,15 @@ def test_spmm_transposed(message: str, backward: Any, device: torch.device) -> N
         e = features(graph.num_edges, (2,), device, torch.float64, seed=6)
         return [x] if message == "copy_u" else [e] if message == "copy_e" else [x, e]
 
-    def run(structure: Any, given: list[Tensor], **more: Any) -> Tensor:
-        x = None if message == "copy_e" else given[0]
-        e = None if message == "copy_u" else given[-1]
+    def run(structure: Any, operands: list[Tensor], **more: Any) -> Tensor:
+        x = None if message == "copy_e" else operands[0]
+        e = None if message == "copy_u" else operands[-1]
         result: Tensor = structure.spmm_transposed(message, x, e, **more)
         return result
 
     ours, theirs = inputs(), inputs()
-    found = run(graph.csc(), ours, backward=backward)
-    assert_same_with_gradients(found, run(other, theirs), ours, theirs)
+    actual = run(graph.csc(), ours, backward=backward)
+    assert_same_with_gradients(actual, run(other, theirs), ours, theirs)
 
 
 def test_bad_arguments_of_spmm_transposed(device: torch.device) -> None:

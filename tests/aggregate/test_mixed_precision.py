@@ -30,14 +30,14 @@ def weights_of(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def by_steps(csc: Csc, mean: bool, x: Tensor, given: tuple[Tensor, ...], own: Tensor) -> Tensor:
+def by_steps(csc: Csc, mean: bool, x: Tensor, params: tuple[Tensor, ...], own: Tensor) -> Tensor:
     """The same in plain torch, under the same autocast: sums in float32, as PyG scatters them."""
     source, destination = csc.edge_ends()
     sums = x.new_zeros(COUNT, WIDTH, dtype=torch.float32)
     sums = sums.index_add(0, destination, x[source].float())
     if mean:
         sums = sums / csc.in_degrees().clamp(min=1).unsqueeze(1)
-    weight, self_weight, bias = given
+    weight, self_weight, bias = params
     return F.linear(sums, weight) + F.linear(own, self_weight, bias)
 
 
@@ -66,19 +66,19 @@ def test_products_under_autocast(
         x = features(SOURCES, (WIDTH,), device, x_dtype, grad=grad)
         rows = features(COUNT, (WIDTH,), device, x_dtype, seed=9, grad=grad)
         self_x = rows if own == "rows" else None
-        given = weights_of(device)
+        params = weights_of(device)
         with torch.autocast(device.type, dtype):
-            found = spmm_linear(
-                csc, reduce, x, given[0], given[1], given[2], self_x=self_x, backward=backward
+            actual = spmm_linear(
+                csc, reduce, x, params[0], params[1], params[2], self_x=self_x, backward=backward
             )
             self_rows = x[:COUNT] if self_x is None else self_x
-            expected = by_steps(csc, reduce == "mean", x, given, self_rows)
-        assert found.dtype == expected.dtype == dtype
-        torch.testing.assert_close(found, expected, rtol=4e-2, atol=0.3)
-        wanted = [*given, *([x] if grad else []), *([rows] if grad and self_x is not None else [])]
-        gradients = torch.autograd.grad(found.float().sum(), wanted)
+            expected = by_steps(csc, reduce == "mean", x, params, self_rows)
+        assert actual.dtype == expected.dtype == dtype
+        torch.testing.assert_close(actual, expected, rtol=4e-2, atol=0.3)
+        inputs = [*params, *([x] if grad else []), *([rows] if grad and self_x is not None else [])]
+        gradients = torch.autograd.grad(actual.float().sum(), inputs)
         for one, other in zip(
-            gradients, torch.autograd.grad(expected.float().sum(), wanted), strict=True
+            gradients, torch.autograd.grad(expected.float().sum(), inputs), strict=True
         ):
             assert one.dtype == other.dtype
             torch.testing.assert_close(one, other, rtol=4e-2, atol=0.5)
@@ -91,26 +91,29 @@ def test_narrow_sums_are_rounded_once(device: torch.device) -> None:
             x = features(SOURCES, (width,), device, grad=False)
             own = features(COUNT, (5,), device, seed=9, grad=False)
             for mean in (False, True):
-                found = sums_and_self_rows(csc, x, mean, own, dtype)
+                result = sums_and_self_rows(csc, x, mean, own, dtype)
                 sums = csc.sum_messages(x, None, "copy_u", mean)
                 with named_case(dtype, width, mean):
-                    assert torch.equal(found, torch.cat([sums, own], 1).to(dtype))
+                    assert torch.equal(result, torch.cat([sums, own], 1).to(dtype))
                     assert torch.equal(csc.sum_rows_as(dtype, x, mean), sums.to(dtype))
-                found = sums_and_self_rows(csc, x, mean, None, dtype)
-                assert torch.equal(found, torch.cat([sums, x[:COUNT]], 1).to(dtype))
+                result = sums_and_self_rows(csc, x, mean, None, dtype)
+                assert torch.equal(result, torch.cat([sums, x[:COUNT]], 1).to(dtype))
 
 
 @pytest.mark.parametrize("plan", ["replicated", "mixed"])
 def test_rows_of_a_table(device: torch.device, plan: str) -> None:
     table, ids, x = rows_of(device, (WIDTH,), plan)
-    csc, given = random_graph(device, SOURCES, COUNT, 90, nonisolated=1.0).csc(), weights_of(device)
+    csc, params = (
+        random_graph(device, SOURCES, COUNT, 90, nonisolated=1.0).csc(),
+        weights_of(device),
+    )
     for dtype in (None, *HALVES):
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            found = spmm_linear(csc, "mean", TableRows(table, ids), *given)
-            expected = spmm_linear(csc, "mean", x, *given)
-        tolerance = TOLERANCE[found.dtype]
-        torch.testing.assert_close(found, expected, **tolerance)
-        gradients = [torch.autograd.grad(out.sum(), given) for out in (found, expected)]
+            actual = spmm_linear(csc, "mean", TableRows(table, ids), *params)
+            expected = spmm_linear(csc, "mean", x, *params)
+        tolerance = TOLERANCE[actual.dtype]
+        torch.testing.assert_close(actual, expected, **tolerance)
+        gradients = [torch.autograd.grad(out.sum(), params) for out in (actual, expected)]
         torch.testing.assert_close(*gradients, rtol=2e-2, atol=0.1)
     table.close()
 
@@ -118,26 +121,26 @@ def test_rows_of_a_table(device: torch.device, plan: str) -> None:
 @pytest.fixture
 def casts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the tensors that ``Tensor.to`` casts."""
-    found: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     to = Tensor.to
 
     def counted(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = to(self, *args, **kwargs)
         if out.dtype != self.dtype and self.is_floating_point():
-            found.append(tuple(self.shape))
+            shapes.append(tuple(self.shape))
         return out
 
     monkeypatch.setattr(Tensor, "to", counted)
-    return found
+    return shapes
 
 
 def test_features_are_not_cast(device: torch.device, casts: list[tuple[int, ...]]) -> None:
     csc = random_graph(device, SOURCES, COUNT, 90, nonisolated=1.0).csc()
-    given = weights_of(device)
+    params = weights_of(device)
     x = features(SOURCES, (WIDTH,), device, grad=False)
     casts.clear()
     with torch.autocast(device.type, torch.bfloat16):
-        spmm_linear(csc, "mean", x, *given)
+        spmm_linear(csc, "mean", x, *params)
         assert set(casts) == {(OUT, 2 * WIDTH), (OUT,)}
 
 
@@ -147,14 +150,14 @@ def test_tf32() -> None:
     device = torch.device("cuda", 0)
     csc = random_graph(device, 400, 300, 3000).csc()
     x = features(400, (256,), device)
-    given = [features(64, (256,), device, seed=seed) for seed in (10, 20)]
+    inputs = [features(64, (256,), device, seed=seed) for seed in (10, 20)]
     results = []
     before = torch.get_float32_matmul_precision()
     for precision in ("highest", "high"):
         torch.set_float32_matmul_precision(precision)
         try:
-            out = spmm_linear(csc, "mean", x, *given)
-            results.append([out, *torch.autograd.grad(out.square().mean(), [x, *given])])
+            out = spmm_linear(csc, "mean", x, *inputs)
+            results.append([out, *torch.autograd.grad(out.square().mean(), [x, *inputs])])
         finally:
             torch.set_float32_matmul_precision(before)
     for one, other in zip(*results, strict=True):

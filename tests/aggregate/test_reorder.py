@@ -38,10 +38,10 @@ def spread(csc: Csc) -> float:
 
 def test_communities_lie_together(device: torch.device) -> None:
     csc, _ = community_graph(device)
-    found, order = reorder(csc)
+    reordered, order = reorder(csc)
     assert torch.equal(order.sort().values, torch.arange(600, device=device))
     assert spread(csc) > 120
-    assert spread(found) < 30
+    assert spread(reordered) < 30
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -58,18 +58,18 @@ def test_results_are_the_same(dtype: torch.dtype, device: torch.device) -> None:
 
 def check_results(graph: Graph, width: int, device: torch.device) -> None:
     csc = graph.csc()
-    found, order = reorder(csc, rounds=3)
+    reordered, order = reorder(csc, rounds=3)
     x = features(40, (width,), device)
     weights = features(csc.num_edges, (), device, grad=False)
     expected = g_spmm(csc, "mul", "sum", x, weights)
-    out = g_spmm(found, "mul", "sum", x[order], weights)
+    out = g_spmm(reordered, "mul", "sum", x[order], weights)
     result = torch.empty_like(expected).index_copy(0, order, out)
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(
         torch.autograd.grad(result.square().sum(), x),
         torch.autograd.grad(expected.square().sum(), x),
     )
-    by_edge = g_sddmm(found, "dot", x[order], x[order])
+    by_edge = g_sddmm(reordered, "dot", x[order], x[order])
     torch.testing.assert_close(by_edge, g_sddmm(csc, "dot", x, x))
 
 
@@ -77,11 +77,11 @@ def test_hubs(device: torch.device) -> None:
     graph = hub_graph(device, 3000)
     edge_index = graph.edge_index
     csc = Csc.from_edge_index(edge_index, 50, 50)
-    found, order = reorder(csc)
+    reordered, order = reorder(csc)
     x = features(50, (8,), device, torch.float64, grad=False)
     for reduce in ("mean", "max"):
         expected = g_spmm(csc, "copy_u", reduce, x)
-        assert torch.allclose(g_spmm(found, "copy_u", reduce, x[order]), expected[order])
+        assert torch.allclose(g_spmm(reordered, "copy_u", reduce, x[order]), expected[order])
 
 
 def test_limit_and_seed(device: torch.device) -> None:

@@ -38,12 +38,12 @@ def check(
         operands.append(features(graph.rows(rhs_target), rhs_shape, device, dtype, seed=6))
     twins = [operand.detach().double().requires_grad_() for operand in operands]
     rhs = operands[1] if op != "copy" else None
-    found = g_sddmm(graph.csc(), op, operands[0], rhs, lhs_target, rhs_target, **options)
+    actual = g_sddmm(graph.csc(), op, operands[0], rhs, lhs_target, rhs_target, **options)
     expected = reference.g_sddmm(
         graph.edge_index, op, twins[0], *twins[1:], lhs_target=lhs_target, rhs_target=rhs_target
     )
-    assert found.dtype == dtype
-    assert_same_with_gradients(found, expected, operands, twins)
+    assert actual.dtype == dtype
+    assert_same_with_gradients(actual, expected, operands, twins)
 
 
 @named_cases("op", OPERATIONS)
@@ -117,10 +117,10 @@ def test_hubs(device: torch.device, backward: str) -> None:
 def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     scores = features(graph.num_edges, shape, graph.edge_index.device, dtype)
     twin = scores.detach().double().requires_grad_()
-    found = edge_softmax(graph.csc(), scores)
+    actual = edge_softmax(graph.csc(), scores)
     expected = reference.edge_softmax(graph.edge_index, graph.num_destinations, twin)
-    assert found.dtype == dtype
-    assert_same_with_gradients(found, expected, [scores], [twin])
+    assert actual.dtype == dtype
+    assert_same_with_gradients(actual, expected, [scores], [twin])
 
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (8,)]

@@ -129,14 +129,14 @@ def test_gradient_penalty() -> None:
     def theirs(x: Tensor) -> Tensor:
         return mean @ (mean @ x @ first.T + x @ own.T).relu() @ second.T
 
-    found = []
+    results = []
     for run in (ours, theirs):
         values = torch.linspace(-1, 1, SOURCES * 3, dtype=torch.float64)
         x = values.view(SOURCES, 3).requires_grad_()
         (gradient,) = torch.autograd.grad(run(x).square().sum(), x, create_graph=True)
         loss = (gradient.norm(dim=1) - 1).square().mean()
-        found.append(torch.autograd.grad(loss, [x, first, own, second]))
-    torch.testing.assert_close(found[0], found[1])
+        results.append(torch.autograd.grad(loss, [x, first, own, second]))
+    torch.testing.assert_close(results[0], results[1])
 
 
 def test_others_name_themselves() -> None:

@@ -44,7 +44,7 @@ def check(
         names.append("e")
         operands.append(features(graph.num_edges, e_shape, device, dtype, seed=6))
     twins = [operand.detach().double().requires_grad_() for operand in operands]
-    found = g_spmm(
+    actual = g_spmm(
         csc or graph.csc(), message, reduce, **dict(zip(names, operands, strict=True)), **options
     )
     expected = reference.g_spmm(
@@ -54,8 +54,8 @@ def check(
         reduce,
         **dict(zip(names, twins, strict=True)),
     )
-    assert found.dtype == dtype
-    assert_same_with_gradients(found, expected, operands, twins)
+    assert actual.dtype == dtype
+    assert_same_with_gradients(actual, expected, operands, twins)
 
 
 @named_cases("message", MESSAGES)
@@ -84,10 +84,10 @@ def test_extrema_of_half_precision(device: torch.device, dtype: torch.dtype) -> 
     # Ties are likely, so gradients have no reference that says which edge is to have them.
     graph = random_graph(device)
     x = features(graph.num_sources, (24,), device, dtype)
-    found = g_spmm(graph.csc(), "copy_u", "max", x)
+    actual = g_spmm(graph.csc(), "copy_u", "max", x)
     expected = reference.g_spmm(graph.edge_index, graph.num_destinations, "copy_u", "max", x)
-    assert torch.equal(found, expected)
-    (gradient,) = torch.autograd.grad(found.float().sum(), x)
+    assert torch.equal(actual, expected)
+    (gradient,) = torch.autograd.grad(actual.float().sum(), x)
     nonempty = graph.csc().in_degrees().count_nonzero()
     assert gradient.float().sum() == nonempty * 24
 
@@ -177,11 +177,11 @@ def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None
     storage = features(graph.num_sources * 8 + offset, (), device, grad=False)
     x = storage[offset:].view(graph.num_sources, 8).requires_grad_()
     strided = features(8, (graph.num_sources,), device, grad=False).t().requires_grad_()
-    for given in (x, strided):
-        twin = given.detach().double().requires_grad_()
-        found = g_spmm(graph.csc(), "copy_u", "sum", given)
+    for rows in (x, strided):
+        twin = rows.detach().double().requires_grad_()
+        actual = g_spmm(graph.csc(), "copy_u", "sum", rows)
         expected = reference.g_spmm(graph.edge_index, graph.num_destinations, "copy_u", "sum", twin)
-        assert_same_with_gradients(found, expected, [given], [twin])
+        assert_same_with_gradients(actual, expected, [rows], [twin])
 
 
 @named_cases("message", ["copy_u", "mul", "div"])
@@ -287,16 +287,16 @@ def check_divisors(device: torch.device, dtype: torch.dtype, size: float, reduce
     small = min(1.0, size)
     x = (torch.tensor([[1.0], [3.0]], device=device) * max(1.0, size)).to(dtype)
     e = (torch.tensor([1.0, 2.0], device=device) * size).to(dtype).requires_grad_()
-    (found,) = torch.autograd.grad(g_spmm(csc, "div", reduce, x, e), e, x.new_full((1, 1), small))
-    wanted = -small * x.double().squeeze(1) / e.detach().double().square()
+    (actual,) = torch.autograd.grad(g_spmm(csc, "div", reduce, x, e), e, x.new_full((1, 1), small))
+    expected = -small * x.double().squeeze(1) / e.detach().double().square()
     if reduce == "max":
-        wanted[0] = 0
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=0)
+        expected[0] = 0
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=0)
     right = e.detach().requires_grad_()
     quotient = g_sddmm(csc, "div", x, right, "u", "u")
-    (found,) = torch.autograd.grad(quotient, right, x.new_full((2, 1), small))
-    wanted = -small * x.double().squeeze(1) / e.detach().double().square()
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=0)
+    (actual,) = torch.autograd.grad(quotient, right, x.new_full((2, 1), small))
+    expected = -small * x.double().squeeze(1) / e.detach().double().square()
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-2, atol=0)
 
 
 def test_extrema_over_a_transpose(device: torch.device) -> None:

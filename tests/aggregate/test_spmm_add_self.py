@@ -40,12 +40,12 @@ def test_equals_the_steps(
         bias = features(width, (), device, torch.float64, seed=4) if shifted else None
         self_weight = torch.rand(weight_shape, device=device, dtype=torch.float64).requires_grad_()
         e = features(graph.num_edges, (), device, torch.float64, seed=3) if weighted else None
-        wanted = [t for t in (x, self_weight, e, bias) if t is not None]
+        leaves = [t for t in (x, self_weight, e, bias) if t is not None]
         expected = reference(graph.edge_index, x, self_weight, e, bias)
-        found = spmm_add_self(graph.csc(), x, self_weight, e, bias, backward=backward)
-        torch.testing.assert_close(found, expected)
+        actual = spmm_add_self(graph.csc(), x, self_weight, e, bias, backward=backward)
+        torch.testing.assert_close(actual, expected)
         torch.testing.assert_close(
-            weighted_gradients(found, wanted), weighted_gradients(expected, wanted)
+            weighted_gradients(actual, leaves), weighted_gradients(expected, leaves)
         )
 
 
@@ -60,11 +60,11 @@ def check_dtype(device: torch.device, dtype: torch.dtype, backward: Any) -> None
     graph = random_graph(device, SOURCES, COUNT, dtype=torch.int32)
     x = features(SOURCES, (8,), device, dtype)
     self_weight = torch.full((1,), 1.5, device=device, dtype=dtype)
-    found = spmm_add_self(graph.csc(), x, self_weight, backward=backward)
+    actual = spmm_add_self(graph.csc(), x, self_weight, backward=backward)
     expected = reference(graph.edge_index, x, self_weight, None)
-    torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
+    torch.testing.assert_close(actual, expected, **TOLERANCE[dtype])
     torch.testing.assert_close(
-        weighted_gradients(found, [x]), weighted_gradients(expected, [x]), **TOLERANCE[dtype]
+        weighted_gradients(actual, [x]), weighted_gradients(expected, [x]), **TOLERANCE[dtype]
     )
 
 

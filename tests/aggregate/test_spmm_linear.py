@@ -58,36 +58,36 @@ def check(
         )
         for i in range(relations)
     ]
-    given = operands(device, dtype, relations, 7 if self_rows == "rows" else WIDTH)
-    x, weights = given["x"], given["weights"]
+    inputs = operands(device, dtype, relations, 7 if self_rows == "rows" else WIDTH)
+    x, weights = inputs["x"], inputs["weights"]
     expected = sum(
         reduced(graph, reduce, x) @ weight.t()
         for graph, weight in zip(graphs, weights, strict=True)
     )
     assert isinstance(expected, Tensor)
-    wanted, self_weight = [x, *weights], None
+    leaves, self_weight = [x, *weights], None
     if self_rows != "none":
-        self_weight = given["self_weight"]
-        rows = given["self_x"] if self_rows == "rows" else x[:COUNT]
+        self_weight = inputs["self_weight"]
+        rows = inputs["self_x"] if self_rows == "rows" else x[:COUNT]
         expected = expected + rows @ self_weight.t()
-        wanted += [self_weight] + ([given["self_x"]] if self_rows == "rows" else [])
+        leaves += [self_weight] + ([inputs["self_x"]] if self_rows == "rows" else [])
     if bias:
-        expected = expected + given["bias"]
-        wanted.append(given["bias"])
-    found = spmm_linear(
+        expected = expected + inputs["bias"]
+        leaves.append(inputs["bias"])
+    actual = spmm_linear(
         [graph.csc() for graph in graphs],
         reduce,
         x,
         weights,
         self_weight,
-        given["bias"] if bias else None,
-        self_x=given["self_x"] if self_rows == "rows" else None,
+        inputs["bias"] if bias else None,
+        self_x=inputs["self_x"] if self_rows == "rows" else None,
         **options,
     )
     tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(actual, expected, **tolerance)
     torch.testing.assert_close(
-        weighted_gradients(found, wanted), weighted_gradients(expected, wanted), **tolerance
+        weighted_gradients(actual, leaves), weighted_gradients(expected, leaves), **tolerance
     )
 
 
@@ -118,28 +118,28 @@ def test_relations_reach_differently_far(device: torch.device) -> None:
         random_graph(device, SOURCES, COUNT, edges, nonisolated=nonisolated, seed=i)
         for i, (edges, nonisolated) in enumerate([(0, 1.0), (50, 0.2), (200, 1.0)])
     ]
-    given = operands(device, torch.float64, 3, WIDTH)
-    wanted = [given["x"], given["bias"], *given["weights"]]
-    for x in (given["x"], given["x"].detach()):
+    inputs = operands(device, torch.float64, 3, WIDTH)
+    leaves = [inputs["x"], inputs["bias"], *inputs["weights"]]
+    for x in (inputs["x"], inputs["x"].detach()):
         sums = [reduced(graph, "sum", x) for graph in graphs]
-        expected = sum(a @ w.t() for a, w in zip(sums, given["weights"], strict=True))
+        expected = sum(a @ w.t() for a, w in zip(sums, inputs["weights"], strict=True))
         assert isinstance(expected, Tensor)
-        expected = expected + given["bias"]
-        found = spmm_linear(
-            [graph.csc() for graph in graphs], "sum", x, given["weights"], bias=given["bias"]
+        expected = expected + inputs["bias"]
+        actual = spmm_linear(
+            [graph.csc() for graph in graphs], "sum", x, inputs["weights"], bias=inputs["bias"]
         )
-        torch.testing.assert_close(found, expected)
-        left = wanted if x.requires_grad else wanted[1:]
+        torch.testing.assert_close(actual, expected)
+        left = leaves if x.requires_grad else leaves[1:]
         torch.testing.assert_close(
-            weighted_gradients(found, left), weighted_gradients(expected, left)
+            weighted_gradients(actual, left), weighted_gradients(expected, left)
         )
 
 
 def test_features_without_gradients(device: torch.device) -> None:
     """Products in place have derivatives of any order in the weights."""
     csc = random_graph(device, SOURCES, COUNT, nonisolated=0.2).csc()
-    given = operands(device, torch.float64, 1, WIDTH)
-    x = given["x"].detach()[:, :3].contiguous()
+    leaves = operands(device, torch.float64, 1, WIDTH)
+    x = leaves["x"].detach()[:, :3].contiguous()
     matrices = [torch.randn(2, 3, device=device, dtype=torch.float64) for _ in range(2)]
 
     def run(weight: Tensor, self_weight: Tensor) -> Tensor:
@@ -168,12 +168,12 @@ def check_low_precision(device: torch.device, dtype: torch.dtype, backward: Any)
     csc = random_graph(device, SOURCES, COUNT).csc()
     x = (features(SOURCES, (8,), device, torch.float64).detach() / 8).to(dtype).requires_grad_()
     weight = torch.eye(8, device=device, dtype=dtype)
-    found = spmm_linear(csc, "sum", x, weight, weight, backward=backward)
+    actual = spmm_linear(csc, "sum", x, weight, weight, backward=backward)
     wide = x.detach().double().requires_grad_()
     expected = spmm_linear(csc, "sum", wide, weight.double(), weight.double())
     tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(found.double(), expected, **tolerance)
-    (of_found,) = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(actual.double(), expected, **tolerance)
+    (of_found,) = torch.autograd.grad(actual.sum(), x)
     (of_expected,) = torch.autograd.grad(expected.sum(), wide)
     torch.testing.assert_close(of_found.double(), of_expected, **tolerance)
 
@@ -192,33 +192,33 @@ def test_gradcheck(device: torch.device) -> None:
 
 def test_gradients_can_be_taken_again(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    given = operands(device, torch.float32, 1, WIDTH)
-    wanted = [given["x"], *given["weights"]]
-    out = spmm_linear(csc, "mean", given["x"], given["weights"], given["self_weight"])
-    first, second = (torch.autograd.grad(out.sum(), wanted, retain_graph=True) for _ in range(2))
+    inputs = operands(device, torch.float32, 1, WIDTH)
+    leaves = [inputs["x"], *inputs["weights"]]
+    out = spmm_linear(csc, "mean", inputs["x"], inputs["weights"], inputs["self_weight"])
+    first, second = (torch.autograd.grad(out.sum(), leaves, retain_graph=True) for _ in range(2))
     torch.testing.assert_close(first, second)
 
 
 def test_frozen_weights_and_features(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    given = operands(device, torch.float32, 1, WIDTH)
-    x, weight, self_weight = given["x"], given["weights"][0], given["self_weight"]
+    inputs = operands(device, torch.float32, 1, WIDTH)
+    x, weight, self_weight = inputs["x"], inputs["weights"][0], inputs["self_weight"]
     whole = torch.autograd.grad(
         spmm_linear(csc, "mean", x, weight, self_weight).sum(), [x, weight, self_weight]
     )
-    for kept in range(3):
-        parts = [t if i == kept else t.detach() for i, t in enumerate((x, weight, self_weight))]
+    for position in range(3):
+        parts = [t if i == position else t.detach() for i, t in enumerate((x, weight, self_weight))]
         out = spmm_linear(csc, "mean", *parts)
-        (found,) = torch.autograd.grad(out.sum(), parts[kept])
-        torch.testing.assert_close(found, whole[kept])
+        (result,) = torch.autograd.grad(out.sum(), parts[position])
+        torch.testing.assert_close(result, whole[position])
     with torch.no_grad():
         assert not spmm_linear(csc, "mean", x, weight, self_weight).requires_grad
 
 
 def test_autocast_and_compilers_see_the_steps(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    given = operands(device, torch.float32, 1, WIDTH)
-    args = (csc, "mean", given["x"], given["weights"][0], given["self_weight"], given["bias"])
+    inputs = operands(device, torch.float32, 1, WIDTH)
+    args = (csc, "mean", inputs["x"], inputs["weights"][0], inputs["self_weight"], inputs["bias"])
     expected = spmm_linear(*args)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         low = spmm_linear(*args)
@@ -260,8 +260,8 @@ def test_gradients_over_grouped_edges(
 ) -> None:
     """As over the transpose: of products, of weighted sums, and of sums with own rows."""
     csc, other = (random_graph(device, SOURCES, COUNT, 200, seed=seed).csc() for seed in (0, 1))
-    given = operands(device, dtype, 2, WIDTH)
-    x, weights, own = given["x"], given["weights"], given["self_weight"]
+    inputs = operands(device, dtype, 2, WIDTH)
+    x, weights, own = inputs["x"], inputs["weights"], inputs["self_weight"]
     e = features(200, (), device, dtype, seed=6)
     one = torch.full((1,), 1.5, device=device, dtype=dtype)
 
@@ -271,17 +271,17 @@ def test_gradients_over_grouped_edges(
             g_spmm(csc, "mul", "sum", x, e),
             spmm_add_self(csc, x, one, e),
         ]
-        wanted = [x, e, *weights]
+        expected_result = [x, e, *weights]
         total = torch.stack([out.float().square().sum() for out in outs]).sum()
-        return list(torch.autograd.grad(total, wanted))
+        return list(torch.autograd.grad(total, expected_result))
 
     expected = run()
     monkeypatch.setattr(
         EdgeMatrix, "gradient_matrix", lambda matrix, *_: matrix.grouped_by_column()
     )
-    for found, wanted in zip(run(), expected, strict=True):
-        scale = float(wanted.abs().max())
-        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=1e-2 * scale)
+    for actual, expected_result in zip(run(), expected, strict=True):
+        scale = float(expected_result.abs().max())
+        torch.testing.assert_close(actual, expected_result, rtol=2e-2, atol=1e-2 * scale)
 
 
 def test_when_edges_are_grouped(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

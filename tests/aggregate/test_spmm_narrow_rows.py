@@ -27,11 +27,11 @@ from .graphs import assert_same, features, hub_graph, random_graph
 _SHAPES = [(1,), (3,), (7,), (8,), (33,), (36,), (4, 8), (5, 7), (100,), (128,), (264,), (602,)]
 
 
-def check(found: Tensor, expected: Tensor) -> None:
+def check(actual: Tensor, expected: Tensor) -> None:
     """The CPU adds in the order of dense rows, a GPU in the order of its lanes."""
-    if found.device.type == "cpu":
-        assert torch.equal(found, expected)
-    assert_same(found, expected)
+    if actual.device.type == "cpu":
+        assert torch.equal(actual, expected)
+    assert_same(actual, expected)
 
 
 @each_narrow_table(_SHAPES)
@@ -74,9 +74,9 @@ def test_plain_torch(device: torch.device) -> None:
             rows = expected_rows(stored, storage).to(device).double()[source]
             expected = rows.new_zeros(graph.num_destinations, 24).index_add(0, destination, rows)
             every = TableRows(table, torch.arange(40, device=device))
-            found = g_spmm(graph.csc(), "copy_u", "sum", every)
-            assert found.dtype == torch.float32
-            torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-3)
+            actual = g_spmm(graph.csc(), "copy_u", "sum", every)
+            assert actual.dtype == torch.float32
+            torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-3)
             table.close()
 
 
@@ -100,11 +100,11 @@ def test_sums_beside_the_rows_of_targets(
     x = expected_rows(stored, storage)[ids.cpu()].to(device)
     matrix = random_graph(device).csc()
     for mean in (False, True):
-        found = sums_and_self_rows(matrix, TableRows(table, ids), mean, None, out_dtype)
+        actual = sums_and_self_rows(matrix, TableRows(table, ids), mean, None, out_dtype)
         expected = sums_and_self_rows(matrix, x, mean, None, out_dtype)
-        assert torch.equal(found[:, columns:], expected[:, columns:])
-        assert torch.equal(found[:, columns:], x[: matrix.num_destinations].to(out_dtype))
-        check(found, expected)
+        assert torch.equal(actual[:, columns:], expected[:, columns:])
+        assert torch.equal(actual[:, columns:], x[: matrix.num_destinations].to(out_dtype))
+        check(actual, expected)
     table.close()
 
 
@@ -119,11 +119,11 @@ def test_layers_multiply_sums(device: torch.device, monkeypatch: pytest.MonkeyPa
         expected = spmm_linear(csc, "mean", x, weight, self_weight)
         with monkeypatch.context() as patch, named_case(storage):
             patch.setattr(TableRows, "gather", lambda rows: pytest.fail("rows were gathered"))
-            found = spmm_linear(csc, "mean", TableRows(table, ids), weight, self_weight)
-            assert_same(found, expected)
-            gradients = torch.autograd.grad(found.square().sum(), (weight, self_weight))
-            wanted = torch.autograd.grad(expected.square().sum(), (weight, self_weight))
-            for gradient, want in zip(gradients, wanted, strict=True):
+            actual = spmm_linear(csc, "mean", TableRows(table, ids), weight, self_weight)
+            assert_same(actual, expected)
+            gradients = torch.autograd.grad(actual.square().sum(), (weight, self_weight))
+            expected_result = torch.autograd.grad(expected.square().sum(), (weight, self_weight))
+            for gradient, want in zip(gradients, expected_result, strict=True):
                 torch.testing.assert_close(gradient, want, rtol=1e-3, atol=1e-2)
             with torch.autocast(device.type, dtype=torch.bfloat16):
                 narrowed = spmm_linear(csc, "mean", TableRows(table, ids), weight, self_weight)
@@ -140,8 +140,8 @@ def test_hubs(columns: int, apart: bool, device: torch.device) -> None:
     group = Group.current(device=device)
     for storage in STORAGES:
         with named_case(storage):
-            held = apart and can_be_apart(storage, "mixed", apart)
-            table = narrow_table(stored, storage, split(60, "mixed"), group, apart=held)
+            has_own_table = apart and can_be_apart(storage, "mixed", apart)
+            table = narrow_table(stored, storage, split(60, "mixed"), group, apart=has_own_table)
             x = expected_rows(stored, storage)[ids.cpu()].to(device)
             for reduce in ("sum", "mean", "min"):
                 rows = TableRows(table, ids)
@@ -159,8 +159,8 @@ def test_few_rows(storage: str, rows: int, device: torch.device) -> None:
         index = torch.zeros(2, edges, dtype=torch.int64, device=device)
         csc = Csc.from_edge_index(index, 3, rows)
         for reduce in ("sum", "max"):
-            found = g_spmm(csc, "copy_u", reduce, TableRows(table, every))
-            check(found, g_spmm(csc, "copy_u", reduce, x))
+            result = g_spmm(csc, "copy_u", reduce, TableRows(table, every))
+            check(result, g_spmm(csc, "copy_u", reduce, x))
     none = Csc.from_edge_index(torch.zeros(2, 0, dtype=torch.int64, device=device), 0, rows)
     assert g_spmm(none, "copy_u", "sum", TableRows(table, every)).shape == (0, 16)
     table.close()
@@ -173,12 +173,12 @@ def test_what_needs_the_rows_gathers_them(device: torch.device) -> None:
     x = expected_rows(stored, "int8")[ids.cpu()].to(device)
     csc, rows = random_graph(device).csc(), TableRows(table, ids)
     weights = features(csc.num_edges, (), device)
-    found, expected = (
+    actual, expected = (
         g_spmm(csc, "mul", "sum", rows, weights),
         g_spmm(csc, "mul", "sum", x, weights),
     )
-    assert torch.equal(found, expected)
-    gradients = [torch.autograd.grad(out.square().sum(), weights)[0] for out in (found, expected)]
+    assert torch.equal(actual, expected)
+    gradients = [torch.autograd.grad(out.square().sum(), weights)[0] for out in (actual, expected)]
     assert torch.equal(*gradients)
     e = features(csc.num_edges, (4,), device, grad=False)
     assert torch.equal(g_spmm(csc, "add", "max", rows, e), g_spmm(csc, "add", "max", x, e))

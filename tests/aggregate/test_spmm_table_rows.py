@@ -40,8 +40,8 @@ def test_tiers(kind: str, device: torch.device) -> None:
     table, ids, x = rows_of(device, (8,), kind)
     csc = random_graph(device).csc()
     for reduce in ("sum", "mean", "max", "min"):
-        found = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
-        assert torch.equal(found, g_spmm(csc, "copy_u", reduce, x)), reduce
+        result = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
+        assert torch.equal(result, g_spmm(csc, "copy_u", reduce, x)), reduce
     table.close()
 
 
@@ -63,8 +63,8 @@ def check_width(
     weights = features(csc.num_edges, (), device, dtype, grad=False)
     for reduce in ("mean", "max"):
         assert torch.equal(g_spmm(csc, "copy_u", reduce, rows), g_spmm(csc, "copy_u", reduce, x))
-        found = g_spmm(csc, "mul", reduce, rows, weights)
-        assert torch.equal(found, g_spmm(csc, "mul", reduce, x, weights))
+        actual = g_spmm(csc, "mul", reduce, rows, weights)
+        assert torch.equal(actual, g_spmm(csc, "mul", reduce, x, weights))
     by_head = features(csc.num_edges, shape[:1], device, dtype, grad=False)
     expected = g_spmm(csc, "mul", "sum", x, by_head)
     assert torch.equal(g_spmm(csc, "mul", "sum", rows, by_head), expected)
@@ -78,8 +78,8 @@ def test_hubs(device: torch.device) -> None:
     ids = torch.arange(50, device=device).flip(0)
     csc, x = graph.csc(), values[ids.cpu()].to(device)
     for reduce in ("sum", "min"):
-        found = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
-        assert torch.equal(found, g_spmm(csc, "copy_u", reduce, x))
+        result = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
+        assert torch.equal(result, g_spmm(csc, "copy_u", reduce, x))
     table.close()
 
 
@@ -87,10 +87,10 @@ def test_what_needs_the_rows_gathers_them(device: torch.device) -> None:
     table, ids, x = rows_of(device, (4,), "mixed")
     csc, rows = random_graph(device).csc(), TableRows(table, ids)
     weights = features(csc.num_edges, (), device)
-    found = g_spmm(csc, "mul", "sum", rows, weights)
+    actual = g_spmm(csc, "mul", "sum", rows, weights)
     expected = g_spmm(csc, "mul", "sum", x, weights)
-    assert torch.equal(found, expected)
-    gradients = [torch.autograd.grad(out.square().sum(), weights)[0] for out in (found, expected)]
+    assert torch.equal(actual, expected)
+    gradients = [torch.autograd.grad(out.square().sum(), weights)[0] for out in (actual, expected)]
     assert torch.equal(*gradients)
     for message in ("add", "div"):
         e = features(csc.num_edges, (4,), device, grad=False)
@@ -142,12 +142,12 @@ def test_reads_that_pay(device: torch.device) -> None:
 def test_ids_that_change_later(device: torch.device) -> None:
     table, ids, x = rows_of(device, (4,), "mixed")
     csc = random_graph(device).csc()
-    given = ids.clone()
-    rows = TableRows(table, given)
-    given.data.zero_()
+    copied = ids.clone()
+    rows = TableRows(table, copied)
+    copied.data.zero_()
     for _ in range(2):
         assert torch.equal(g_spmm(csc, "copy_u", "sum", rows), g_spmm(csc, "copy_u", "sum", x))
         assert torch.equal(rows.gather(), x)
         assert torch.equal(rows.first(3).gather(), x[:3])
-        given.data.fill_(1)
+        copied.data.fill_(1)
     table.close()

@@ -70,20 +70,20 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
 
 
 def operands(
-    graph: Graph, made: Message, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype
+    graph: Graph, function: Message, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype
 ) -> dict[str, Tensor]:
     device = graph.edge_index.device
     return {
         name: features(graph.rows(ROWS[name]), shapes.get(name, (4,)), device, dtype, seed=seed)
-        for seed, name in enumerate(made._expression.symbols)
+        for seed, name in enumerate(function._expression.symbols)
     }
 
 
-def plain(graph: Graph, made: Message, given: dict[str, Tensor], rank: int) -> Tensor:
+def plain(graph: Graph, function: Message, inputs: dict[str, Tensor], rank: int) -> Tensor:
     """Independent of the structure: messages by Python's eval, reduced by a loop over rows."""
     source, destination = graph.edge_index.long()
     ends = {"u": source, "v": destination}
-    at = {n: t[ends[n]] if n in ends else t for n, t in given.items()}
+    at = {n: t[ends[n]] if n in ends else t for n, t in inputs.items()}
     at = {n: t.reshape(*t.shape, *(1,) * (rank - t.dim() + 1)) for n, t in at.items()}
     functions = {
         "relu": torch.relu,
@@ -97,33 +97,33 @@ def plain(graph: Graph, made: Message, given: dict[str, Tensor], rank: int) -> T
         "min": torch.minimum,
         "max": torch.maximum,
     }
-    messages = eval(made.expression, {"__builtins__": {}}, {**functions, **at})
+    messages = eval(function.expression, {"__builtins__": {}}, {**functions, **at})
     rows = []
     for row in range(graph.num_destinations):
         here = messages[destination == row]
         if len(here) == 0:
             rows.append(torch.zeros_like(messages[0]))
-        elif made.reduce in ("sum", "mean"):
-            rows.append(getattr(here, made.reduce)(0))
+        elif function.reduce in ("sum", "mean"):
+            rows.append(getattr(here, function.reduce)(0))
         else:
-            rows.append(getattr(here, made.reduce)(0).values)
+            rows.append(getattr(here, function.reduce)(0).values)
     return torch.stack(rows)
 
 
 def check(
     graph: Graph,
-    made: Message,
+    function: Message,
     shapes: dict[str, tuple[int, ...]],
     dtype: torch.dtype = torch.float64,
     csc: Csc | None = None,
 ) -> None:
-    given = operands(graph, made, shapes, dtype)
-    twins = {n: t.detach().double().requires_grad_() for n, t in given.items()}
-    found = made(csc or graph.csc(), **given)
-    rank = max(t.dim() - 1 for t in given.values())
-    expected = plain(graph, made, twins, rank)
-    assert found.dtype == dtype
-    assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
+    inputs = operands(graph, function, shapes, dtype)
+    twins = {n: t.detach().double().requires_grad_() for n, t in inputs.items()}
+    actual = function(csc or graph.csc(), **inputs)
+    rank = max(t.dim() - 1 for t in inputs.values())
+    expected = plain(graph, function, twins, rank)
+    assert actual.dtype == dtype
+    assert_same_with_gradients(actual, expected, list(inputs.values()), list(twins.values()))
 
 
 @named_cases("expression", EXPRESSIONS)
@@ -162,17 +162,17 @@ def test_dtypes(where: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_a_hub_and_empty_graphs(where: torch.device) -> None:
-    made = message("sigmoid(u + v) * w")
-    check(hub_graph(where, 1500), made, {"w": ()}, torch.float64)
-    check(random_graph(where, 1, 1, 1), made, {})
+    function = message("sigmoid(u + v) * w")
+    check(hub_graph(where, 1500), function, {"w": ()}, torch.float64)
+    check(random_graph(where, 1, 1, 1), function, {})
     none = random_graph(where, num_edges=0)
-    result = made(none.csc(), **operands(none, made, {}, torch.float32))
+    result = function(none.csc(), **operands(none, function, {}, torch.float32))
     assert result.shape == (30, 4)
     assert result.count_nonzero() == 0
     result.sum().backward()
     thin = random_graph(where)
-    assert made(
-        thin.csc(), **operands(thin, made, dict.fromkeys("uvw", (0,)), torch.float32)
+    assert function(
+        thin.csc(), **operands(thin, function, dict.fromkeys("uvw", (0,)), torch.float32)
     ).shape == (30, 0)
 
 
@@ -187,21 +187,21 @@ def test_gradcheck(where: torch.device) -> None:
     graph = random_graph(where, 6, 5, 14)
     csc = graph.csc()
     for reduce in REDUCTIONS:
-        made = message("tanh(u * w) / (2 + v * v) + max(u, w)", reduce)
-        given = operands(graph, made, {"u": (2,), "v": (2,), "w": (2,)}, torch.float64)
+        function = message("tanh(u * w) / (2 + v * v) + max(u, w)", reduce)
+        inputs = operands(graph, function, {"u": (2,), "v": (2,), "w": (2,)}, torch.float64)
 
-        def reduced(u: Tensor, v: Tensor, w: Tensor, made: Message = made) -> Tensor:
-            return made(csc, u=u, v=v, w=w)
+        def reduced(u: Tensor, v: Tensor, w: Tensor, function: Message = function) -> Tensor:
+            return function(csc, u=u, v=v, w=w)
 
-        assert torch.autograd.gradcheck(reduced, (given["u"], given["v"], given["w"]))
+        assert torch.autograd.gradcheck(reduced, (inputs["u"], inputs["v"], inputs["w"]))
 
 
 def test_ties_go_to_the_first_edge(where: torch.device) -> None:
     edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]], device=where)
     u = torch.tensor([[2.0], [2.0], [1.0]], device=where, requires_grad=True)
     for reduce, first in (("max", 0), ("min", 2)):
-        found = message("u * 1", reduce)(Csc.from_edge_index(edge_index, 2, 3), u=u)
-        (grad,) = torch.autograd.grad(found.sum(), u)
+        result = message("u * 1", reduce)(Csc.from_edge_index(edge_index, 2, 3), u=u)
+        (grad,) = torch.autograd.grad(result.sum(), u)
         assert grad.flatten().nonzero().flatten().tolist() == [first]
 
 
@@ -209,8 +209,8 @@ def test_nan_is_kept(where: torch.device) -> None:
     edge_index = torch.tensor([[0, 1, 2], [0, 0, 0]], device=where)
     u = torch.tensor([1.0, float("nan"), 3.0], device=where)
     for reduce in REDUCTIONS:
-        found = message("relu(u)", reduce)(Csc.from_edge_index(edge_index, 1, 3), u=u)
-        assert found.isnan().all()
+        result = message("relu(u)", reduce)(Csc.from_edge_index(edge_index, 1, 3), u=u)
+        assert result.isnan().all()
 
 
 def test_as_g_spmm_has_it(where: torch.device) -> None:
@@ -218,8 +218,8 @@ def test_as_g_spmm_has_it(where: torch.device) -> None:
     x = features(graph.num_sources, (8,), where)
     e = features(graph.num_edges, (8,), where, seed=6)
     for reduce in REDUCTIONS:
-        found = message("u * e", reduce)(graph.csc(), u=x, e=e)
-        assert_same(found, g_spmm(graph.csc(), "mul", reduce, x, e))
+        result = message("u * e", reduce)(graph.csc(), u=x, e=e)
+        assert_same(result, g_spmm(graph.csc(), "mul", reduce, x, e))
 
 
 def test_second_derivatives(where: torch.device, request: pytest.FixtureRequest) -> None:
@@ -281,25 +281,25 @@ def test_what_the_language_does_not_know() -> None:
 
 def test_bad_calls() -> None:
     graph = random_graph(torch.device("cpu"))
-    csc, made = graph.csc(), message("u * w")
+    csc, function = graph.csc(), message("u * w")
     u, w = torch.ones(40, 4), torch.ones(300)
     with pytest.raises(TypeError, match="message must be a string, got int"):
         message(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="reduce must be one of sum, mean, max, min, got 'prod'"):
         message("u", "prod")
     with pytest.raises(ValueError, match=r"message 'u \* w' needs w"):
-        made(csc, u=u)
+        function(csc, u=u)
     with pytest.raises(ValueError, match=r"message 'u \* w' does not use v"):
-        made(csc, u=u, v=torch.ones(30, 4), w=w)
+        function(csc, u=u, v=torch.ones(30, 4), w=w)
     with pytest.raises(ValueError, match=r"u must have 40 rows \(sources\), got \[39, 4\]"):
-        made(csc, u=u[1:], w=w)
+        function(csc, u=u[1:], w=w)
     with pytest.raises(TypeError, match="u and w must have one dtype"):
-        made(csc, u=u.double(), w=w)
+        function(csc, u=u.double(), w=w)
     with pytest.raises(ValueError, match=r"first dimension on, got u \[4\], w \[3\]"):
-        made(csc, u=u, w=torch.ones(300, 3))
-    assert message("u * w") is made
-    assert repr(made) == "message('u * w', reduce='sum')"
-    assert not made.is_fused(csc)
+        function(csc, u=u, w=torch.ones(300, 3))
+    assert message("u * w") is function
+    assert repr(function) == "message('u * w', reduce='sum')"
+    assert not function.is_fused(csc)
     assert isinstance(launcher.has_cupy(), bool)
 
 
@@ -307,6 +307,6 @@ def test_under_autocast() -> None:
     graph = random_graph(torch.device("cpu"))
     u, w = torch.randn(40, 4), torch.randn(300)
     with torch.autocast("cpu", torch.bfloat16):
-        found = message("u * w")(graph.csc(), u=u, w=w)
-    assert found.dtype == torch.bfloat16
-    assert_same(found, message("u * w")(graph.csc(), u=u, w=w))
+        result = message("u * w")(graph.csc(), u=u, w=w)
+    assert result.dtype == torch.bfloat16
+    assert_same(result, message("u * w")(graph.csc(), u=u, w=w))

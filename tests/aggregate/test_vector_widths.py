@@ -49,13 +49,13 @@ def with_gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
 def check(op: Op) -> None:
     for csc in (graph(torch.int32, False), graph(torch.int64, True)):
         with running(16, 1):
-            wanted = op(csc)
+            expected = op(csc)
         for width, threads in ((16, 3), (32, 1), (64, 1), (64, 3)):
             if width > _C.vector_bytes():
                 continue
             with running(width, threads):
-                found = op(csc)
-            for one, other in zip(found, wanted, strict=True):
+                actual = op(csc)
+            for one, other in zip(actual, expected, strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
@@ -144,20 +144,20 @@ def test_extrema_of_copies_with_nan(reduce: str) -> None:
     x[plain.indices[:5].long(), 3] = torch.nan
     x.requires_grad_()
     check(lambda csc: with_gradients(g_spmm(csc, "copy_u", reduce, x), x))
-    found = g_spmm(plain, "copy_u", reduce, x)
-    assert found[1:3].isnan().any()
+    result = g_spmm(plain, "copy_u", reduce, x)
+    assert result[1:3].isnan().any()
     # As messages that are no copies have it, which never go that way.
     ones = torch.ones(plain.num_edges)
     assert_close = torch.testing.assert_close
-    assert_close(found, g_spmm(plain, "mul", reduce, x, ones), rtol=0, atol=0, equal_nan=True)
+    assert_close(result, g_spmm(plain, "mul", reduce, x, ones), rtol=0, atol=0, equal_nan=True)
 
 
 def test_exp_of_far_scores() -> None:
     scores = torch.tensor([0.0, -1e-3, -1.0, -30.0, -87.5, -95.0, -103.0, -200.0, -torch.inf])
     indptr = torch.tensor([0, len(scores)])
     csc = Csc(indptr, torch.zeros(len(scores), dtype=torch.int64), 1)
-    for given in (scores, scores + 1000):
-        wanted = given.double().softmax(0).float()
-        torch.testing.assert_close(edge_softmax(csc, given), wanted, rtol=5e-7, atol=2e-45)
+    for values in (scores, scores + 1000):
+        expected = values.double().softmax(0).float()
+        torch.testing.assert_close(edge_softmax(csc, values), expected, rtol=5e-7, atol=2e-45)
     for special in (torch.nan, torch.inf):
         assert edge_softmax(csc, scores.clone().fill_(special)).isnan().all()

@@ -67,8 +67,8 @@ def test_every_kind_is_measured(data: Path) -> None:
     page.write_text("# Accuracy\n\n<!-- table: dgl -->\n\nold\n\n<!-- end -->\n\nstays\n")
     command = ["accuracy_dgl", "--data", data]
     more = "--seeds 2 --hidden 16 --fanout 4 --epochs 2"
-    given = ["--kinds", ",".join(kinds), "--records", rows, "--out", page]
-    run_script(*command, more, *given)
+    settings = ["--kinds", ",".join(kinds), "--records", rows, "--out", page]
+    run_script(*command, more, *settings)
     measured = json.loads(rows.read_text())
     assert len(measured) == 2 * len(kinds)
     for row in measured.values():
@@ -78,8 +78,8 @@ def test_every_kind_is_measured(data: Path) -> None:
     # The easiest case is learned in the few steps that there are.
     assert max(measured["nodes cora 1"]["store"]) > 60
 
-    known = ["--plain", rows, "--kinds", "nodes"]
-    done = run_script(*command, more, *known)
+    plain_only = ["--plain", rows, "--kinds", "nodes"]
+    done = run_script(*command, more, *plain_only)
     score = measured["nodes cora 1"]["plain"]
     assert f"{sum(score) / 2:.2f}" in done.stdout
 

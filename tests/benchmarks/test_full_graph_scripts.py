@@ -126,9 +126,9 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
     assert [r["system"] for r in records if r["part"] == "sums"] == 2 * ways
     assert len([r for r in records if r["part"] == "models"]) == 3 * 3
     assert [r["system"] for r in records if r["part"] == "steps"][-1] == "both"
-    [found] = [r for r in records if r["part"] == "grid"]
-    assert found["over_best"] >= 1
-    assert len(found["times"]) == 1 + 2 * 5 * 5
+    [grid] = [r for r in records if r["part"] == "grid"]
+    assert grid["over_best"] >= 1
+    assert len(grid["times"]) == 1 + 2 * 5 * 5
     assert "over_best" in table
 
 

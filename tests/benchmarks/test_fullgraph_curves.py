@@ -16,7 +16,7 @@ def check_curves(folder: Path, *arguments: str, systems: set[tuple[str, int]]) -
     records = read(out)
     assert {(r["system"], r["world"]) for r in records} == systems
     losses = [r["losses"] for r in records]
-    assert all(found[-1] < found[0] for found in losses)
+    assert all(curve[-1] < curve[0] for curve in losses)
     rows = table.read_text().splitlines()
     assert len(rows) == 2 + len([r for r in records if r["system"] == "plain"])
 

@@ -85,12 +85,12 @@ def test_arrangements(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = {}
     for name in ("tiny", "tiny:sorted", "tiny:communities", "tiny*2"):
         spec, arrangement = graphs.parse_name(name)
-        made = graphs.make_gcn_graph(spec, torch.device("cpu"), arrangement)
-        edges[name], degrees = made.num_edges, made.indptr.diff()
-        nodes = torch.arange(made.num_nodes).repeat_interleave(degrees)
-        keys = nodes * made.num_nodes + made.indices
+        graph = graphs.make_gcn_graph(spec, torch.device("cpu"), arrangement)
+        edges[name], degrees = graph.num_edges, graph.indptr.diff()
+        nodes = torch.arange(graph.num_nodes).repeat_interleave(degrees)
+        keys = nodes * graph.num_nodes + graph.indices
         assert torch.equal(keys, keys.unique())
-        assert torch.equal(keys, torch.sort(made.indices * made.num_nodes + nodes)[0])
+        assert torch.equal(keys, torch.sort(graph.indices * graph.num_nodes + nodes)[0])
         if arrangement == "sorted":  # Repeated pairs were counted before they were left out.
             assert int(degrees[:100].min()) > 4 * int(degrees[1000:].median())
             assert int(degrees[:10_000].sum()) > 3 * int(degrees[10_000:].sum())

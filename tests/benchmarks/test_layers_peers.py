@@ -22,11 +22,11 @@ def test_csr_and_coo_are_the_same_layer(monkeypatch: pytest.MonkeyPatch) -> None
     graph = layers.Graph("graph", indptr, torch.stack([source, destination]), None)
     x = torch.randn(9, 6)
     for layer in ("sum", "SAGE", "GCN", "GIN"):
-        found = []
+        results = []
         for make in (layers.by_peergraph, layers.by_coo, layers.by_csr):
             torch.manual_seed(0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found.append(make(layer, 6, graph)(x))
-        torch.testing.assert_close(found[1], found[0])
-        torch.testing.assert_close(found[2], found[0])
+                results.append(make(layer, 6, graph)(x))
+        torch.testing.assert_close(results[1], results[0])
+        torch.testing.assert_close(results[2], results[0])

@@ -37,8 +37,8 @@ def test_duplication_is_the_published_one(graphs: ModuleType, name: str) -> None
     degrees = indptr.diff()
     for parts, published in zip((32, 128), PUBLISHED[name], strict=False):
         cuts = cut_chunks(degrees, [spec.num_nodes], parts)
-        found = count_duplication(indptr, indices, cuts)
-        assert found.alpha == pytest.approx(published, rel=0.1)
+        result = count_duplication(indptr, indices, cuts)
+        assert result.alpha == pytest.approx(published, rel=0.1)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -48,8 +48,8 @@ def test_expected_duplication_of_the_whole_graph(graphs: ModuleType, name: str) 
     assert sum(shares) == pytest.approx(1)
     assert min(shares) >= 0
     for parts_log2, published in zip((5, 7, 9), PUBLISHED[name], strict=True):
-        found = graphs.expected_alpha(shares, parts_log2, degrees)
-        assert found == pytest.approx(published, rel=0.1)
+        result = graphs.expected_alpha(shares, parts_log2, degrees)
+        assert result == pytest.approx(published, rel=0.1)
 
 
 def test_parts_make_the_whole(graphs: ModuleType) -> None:

@@ -38,27 +38,27 @@ def ordered(edges: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def test_reverses_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rgat_shape import edges as made
+    from rgat_shape import edges as edge_module
     from rgat_shape.graph import GRAPHS
 
     graph = GRAPHS["full.371"].scaled(2e-6)
     # Each rank sorts its edges in several parts, drawn in several chunks.
     whole = {s.type: edges_of(graph, s, 1) for s in graph.stored}
-    monkeypatch.setattr(made, "_SORTED_EDGES", 500)
-    monkeypatch.setattr(made, "CHUNK", 300)
+    monkeypatch.setattr(edge_module, "_SORTED_EDGES", 500)
+    monkeypatch.setattr(edge_module, "CHUNK", 300)
     for stored in graph.stored:
-        found = whole[stored.type]
-        assert torch.equal(edges_of(graph, stored, 3), found)
-        assert found.shape[1] == graph.num_edges(stored)
+        result = whole[stored.type]
+        assert torch.equal(edges_of(graph, stored, 3), result)
+        assert result.shape[1] == graph.num_edges(stored)
         source, name, destination = stored.type
-        assert int(found[0].max()) < graph.nodes[source]
+        assert int(result[0].max()) < graph.nodes[source]
         if stored.self_loops:
-            assert ordered(found) == ordered(found.flip(0))
-            loops = torch.bincount(found[0][found[0] == found[1]], minlength=graph.nodes[source])
+            assert ordered(result) == ordered(result.flip(0))
+            loops = torch.bincount(result[0][result[0] == result[1]], minlength=graph.nodes[source])
             assert int(loops.min()) >= 1
         elif not name.startswith("rev_"):
             reverse = whole[destination, f"rev_{name}", source]
-            assert ordered(found) == ordered(reverse.flip(0))
+            assert ordered(result) == ordered(reverse.flip(0))
     assert len(whole) == 11
 
 

@@ -116,8 +116,8 @@ def test_minibatch_by_storage(tmp_path: Path) -> None:
     width = ["--feature-dim", "20", "--storages", "bfloat16,int8", "--features", "replicated,host"]
     chosen = [*CASES, *width, "--world", "1", "--plans", "replicated"]
     records, table = run("minibatch", tmp_path / "out.jsonl", *chosen)
-    found = [(r["system"], r["plan"], r["layers"], r["row_bytes"]) for r in records]
-    assert found == [
+    results = [(r["system"], r["plan"], r["layers"], r["row_bytes"]) for r in records]
+    assert results == [
         (storage, plan, way, row_bytes)
         for plan, ways in (("replicated", ("gathered", "in place")), ("host", ("gathered",)))
         for storage, row_bytes in (("float32", 80), ("bfloat16", 40), ("int8", 24))
@@ -155,9 +155,9 @@ def test_rgat(tmp_path: Path, model: str) -> None:
     records, text = run(
         "rgat", tmp_path / "out.jsonl", *chosen, "--precision", "float32", "--world", world
     )
-    found = [(r.get("layers"), r["op"]) for r in records]
+    results = [(r.get("layers"), r["op"]) for r in records]
     ops = ["loader and training", "training in memory"]
-    assert found == [
+    assert results == [
         (None, "loader"),
         *((layers, op) for op in ops for layers in ("accelerated", "pyg")),
     ]

@@ -114,8 +114,8 @@ def test_info_describes_a_store(files: Path, capsys: pytest.CaptureFixture[str])
             degrees = store.in_degree(tuple(edges["type"]))
             assert edges["degrees"]["max"] == int(degrees.max())
             for part in edges["degrees"]["histogram"]:
-                found = degrees[(degrees >= part["from"]) & (degrees <= part["to"])]
-                assert (part["nodes"], part["edges"]) == (len(found), int(found.sum()))
+                some = degrees[(degrees >= part["from"]) & (degrees <= part["to"])]
+                assert (part["nodes"], part["edges"]) == (len(some), int(some.sum()))
             parts = edges["degrees"]["histogram"]
             assert sum(part["nodes"] for part in parts) == len(degrees)
     assert main(["info", "nothing"]) == 2

@@ -160,10 +160,10 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["plan", *full, "--nodes", "many"])
     assert "expected a number" in capsys.readouterr().err
-    for given in ("5", "0", "nan", "-1"):
+    for text in ("5", "0", "nan", "-1"):
         with pytest.raises(SystemExit):
             main(
-                ["plan", *full, "--full-graph", "--nodes", "9", "--edges", "9", "--labelled", given]
+                ["plan", *full, "--full-graph", "--nodes", "9", "--edges", "9", "--labelled", text]
             )
         assert "expected a share in (0, 1]" in capsys.readouterr().err
     with pytest.raises(ValueError, match="policy must be one of auto"):
@@ -193,8 +193,8 @@ def test_full_graph(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         for order in ("auto", "communities"):
             facts = planned(capsys, "--store", folder, "--topology", "full2", *whole,
                             "--order", order)  # fmt: skip
-            found = {tuple(r["type"]): sum(map(sum, r["edges"])) for r in facts["relations"]}
-            assert found == edges
+            edge_counts = {tuple(r["type"]): sum(map(sum, r["edges"])) for r in facts["relations"]}
+            assert edge_counts == edges
             assert facts["bytes"]["node rows"] != [0, 0]
             assert [d["num_chunks"] for d in facts["duplication"]] == [2**i for i in range(1, 11)]
             assert plan("--store", folder, "--topology", "full2", *whole) == 0

@@ -125,9 +125,9 @@ def plain(value: Any) -> Any:
 def compare(case: Case, layout: RowLayout) -> None:
     inputs = make_inputs(layout.group.device)
     results, gradients = run_case(case, inputs)
-    found, found_gradients = run_case(case, partition(inputs, layout))
-    assert len(found) == len(results)
-    for place, (value, expected) in enumerate(zip(found, results, strict=True)):
+    actual, found_gradients = run_case(case, partition(inputs, layout))
+    assert len(actual) == len(results)
+    for place, (value, expected) in enumerate(zip(actual, results, strict=True)):
         if isinstance(expected, Tensor):
             torch.testing.assert_close(value, expected, msg=lambda m, p=place: f"result {p}: {m}")
         elif isinstance(expected, float):

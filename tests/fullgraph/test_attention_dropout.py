@@ -21,14 +21,14 @@ from tests.fullgraph.test_layers import full
 NAMES = ("att_source", "att_destination")
 
 
-def run(structure: Any, x: Tensor, given: dict[str, Tensor]) -> list[Tensor]:
+def run(structure: Any, x: Tensor, operands: dict[str, Tensor]) -> list[Tensor]:
     """The result and the gradients of the features and of the parameters."""
     torch.manual_seed(8)
     with nullcontext() if isinstance(x, PartitionedTensor) else keyed_random():
-        out = layers.gat(structure, heads(x), *map(given.get, NAMES), dropout=0.6)
-    wanted = [x, *map(given.get, NAMES)]
+        out = layers.gat(structure, heads(x), *map(operands.get, NAMES), dropout=0.6)
+    leaves = [x, *map(operands.get, NAMES)]
     return [
-        full(found) for found in (out.detach(), *torch.autograd.grad(out.square().sum(), wanted))
+        full(tensor) for tensor in (out.detach(), *torch.autograd.grad(out.square().sum(), leaves))
     ]
 
 
@@ -38,13 +38,13 @@ def compare(grouped: bool) -> None:
     nodes = shuffled_layout(group, NODES)
     structure = partition(graph.edge_index, nodes, nodes, grouped=grouped)
     x = features(NODES, (IN,), group.device, torch.float64)
-    given = {
+    operands = {
         name: value.detach().requires_grad_()
         for name, value in parameters(group.device, torch.float64, EDGES).items()
     }
-    expected = run(graph.csc(), x, given)
-    found = run(structure, leaf(x, nodes), given)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    expected = run(graph.csc(), x, operands)
+    actual = run(structure, leaf(x, nodes), operands)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @each_place(1, 2, 3)

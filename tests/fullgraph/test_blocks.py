@@ -49,8 +49,8 @@ def test_bottleneck_is_close_to_the_best() -> None:
     for number in range(20):
         cost = torch.rand(14, generator=random, dtype=torch.float64) ** 3
         with named_case(number):
-            found = max(float(b.sum()) for b in cost.split(list(cut_blocks(cost, 3))))
-            assert found <= best_bottleneck(cost, 3) + float(cost.max()) / 2
+            largest = max(float(b.sum()) for b in cost.split(list(cut_blocks(cost, 3))))
+            assert largest <= best_bottleneck(cost, 3) + float(cost.max()) / 2
 
 
 def test_few_rows_give_empty_blocks() -> None:

@@ -31,10 +31,10 @@ def check_structures() -> None:
     reader = EdgeListReader(edges)
     for ids in (torch.int32, torch.int64):
         reader = EdgeListReader(edges.to(ids))
-        kept = reader.read(group.rank, group.world_size, group.device)
+        whole = reader.read(group.rank, group.world_size, group.device)
         unread = UnreadShare(reader, group.rank, group.world_size, group.device, 5)
         narrow = UnreadShare(reader, group.rank, group.world_size, group.device, 5, keeps=True)
-        for name, share in (("kept", kept), ("unread", unread), ("kept in pieces", narrow)):
+        for name, share in (("kept", whole), ("unread", unread), ("kept in pieces", narrow)):
             with named_case(name, ids):
                 check_structure(layout, edges, share)
 
@@ -62,8 +62,8 @@ def check_structure(layout: RowLayout, edges: torch.Tensor, share: edge_share.Sh
     keys = source[ids] * NODES + destination[ids]
     assert torch.equal(keys, keys.sort().values)
     weights = torch.rand(EDGES, 2, generator=torch.Generator().manual_seed(1))
-    given = weights[structure.edge_layout.positions.cpu()].to(layout.group.device)
-    assert torch.equal(back.exchange_rows(given).cpu(), weights[ids])
+    edge_weights = weights[structure.edge_layout.positions.cpu()].to(layout.group.device)
+    assert torch.equal(back.exchange_rows(edge_weights).cpu(), weights[ids])
 
 
 @each_place(1, 2, 3)

@@ -86,10 +86,10 @@ def test_steps_between_replays(device: torch.device) -> None:
     def losses(captured: bool) -> list[Tensor]:
         step = make_step(device)
         run = capture(step, warmup=2, device=device) if captured else step
-        found = []
+        results = []
         for _ in range(6):
-            found += [run().detach(), step().detach()]
-        return found
+            results += [run().detach(), step().detach()]
+        return results
 
     torch.testing.assert_close(losses(True), losses(False), rtol=1e-5, atol=1e-6)
 
@@ -106,9 +106,9 @@ def test_cpu_ranks_run_the_step() -> None:
 
 def test_results_are_copies() -> None:
     x = torch.ones(3, requires_grad=True)
-    found = capture(lambda: {"loss": (x * 2).sum(), "name": "a"}, device="cpu")()
-    assert found["name"] == "a"
-    assert not found["loss"].requires_grad
+    result = capture(lambda: {"loss": (x * 2).sum(), "name": "a"}, device="cpu")()
+    assert result["name"] == "a"
+    assert not result["loss"].requires_grad
 
 
 def test_warmup_must_reach_the_second_call() -> None:
@@ -272,7 +272,7 @@ def test_seeds_are_drawn_in_the_order_of_the_step(device: torch.device) -> None:
     torch.manual_seed(2)
     seeds = StepSeeds(device)
     with seeds.count_draws():
-        found = [step()]
+        results = [step()]
     state = torch.get_rng_state()
     with seeds.capture_draws():
         step()
@@ -283,7 +283,7 @@ def test_seeds_are_drawn_in_the_order_of_the_step(device: torch.device) -> None:
     assert len(set(values)) == 3
     torch.set_rng_state(state)
     assert values[0] == int(torch.randint(0, 2**63 - 1, ()))
-    assert all(torch.equal(a, b) for a, b in zip(found[0], expected[0], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(results[0], expected[0], strict=True))
 
 
 def test_a_step_that_draws_more_than_before() -> None:

@@ -23,20 +23,20 @@ Graph = tuple[dict[str, int], dict[tuple[str, str, str], Tensor]]
 
 
 def graphs() -> dict[str, Graph]:
-    made: dict[str, Graph] = {n: ({N: NUM_NODES}, {E: e}) for n, e in edge_graphs().items()}
+    result: dict[str, Graph] = {n: ({N: NUM_NODES}, {E: e}) for n, e in edge_graphs().items()}
     nodes, edges, _ = planted_graph()
-    made["planted"] = ({N: nodes}, {E: edges})
-    made["two nodes"] = ({N: 2}, {E: torch.tensor([[0, 1, 1], [1, 0, 1]])})
-    made["no nodes"] = ({N: 0}, {E: torch.zeros((2, 0), dtype=torch.int64)})
+    result["planted"] = ({N: nodes}, {E: edges})
+    result["two nodes"] = ({N: 2}, {E: torch.tensor([[0, 1, 1], [1, 0, 1]])})
+    result["no nodes"] = ({N: 0}, {E: torch.zeros((2, 0), dtype=torch.int64)})
     random = torch.Generator().manual_seed(0)
     to = torch.stack(
         [torch.randint(40, (200,), generator=random), torch.randint(25, (200,), generator=random)]
     )
-    made["types"] = (
+    result["types"] = (
         {"a": 40, "b": 25, "c": 3},
         {("a", "to", "b"): to, ("b", "of", "a"): to.flip(0)},
     )
-    return made
+    return result
 
 
 def choose(graph: Graph, order: Any, group: Group) -> ChosenOrder:
@@ -63,15 +63,15 @@ def check(graph: Graph, chosen: ChosenOrder, world_size: int) -> None:
 
 def of_rank(names: Mapping[str, list[str]]) -> dict[str, Any]:
     group = Group.current()
-    found = {}
+    by_key = {}
     for name, graph in graphs().items():
         for order in names.get(name, names["any"]):
             with named_case(name, order):
                 chosen = choose(graph, order, group)
                 check(graph, chosen, group.world_size)
                 orders = {t: (o.tolist(), c) for t, (o, c) in chosen.parts.items()}
-                found[f"{name}, {order}"] = (chosen.name, chosen.reason, orders, chosen.candidates)
-    return found
+                by_key[f"{name}, {order}"] = (chosen.name, chosen.reason, orders, chosen.candidates)
+    return by_key
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -79,8 +79,8 @@ def test_ranks_choose_the_same_counted_order(world_size: int) -> None:
     names = {"any": ["auto", "random"], "planted": ["auto", "communities", "original"]}
     results = run_ranks(of_rank, world_size, names)
     assert all(result == results[0] for result in results)
-    found = results[0]
-    name, reason, _, candidates = found["planted, auto"]
+    actual = results[0]
+    name, reason, _, candidates = actual["planted, auto"]
     if world_size == 1:
         assert (name, reason) == ("original", "one rank has all rows")
         return
@@ -88,10 +88,10 @@ def test_ranks_choose_the_same_counted_order(world_size: int) -> None:
     assert candidates[name] < 0.6 * candidates["random"]
     assert f"{candidates['random']:,}" in reason
     # A uniform graph has nothing to gain.
-    assert found["uniform, auto"][0] == "random"
-    assert "no other order lowers the rows" in found["uniform, auto"][1]
+    assert actual["uniform, auto"][0] == "random"
+    assert "no other order lowers the rows" in actual["uniform, auto"][1]
     # The user's order of a path is as good as it gets.
-    path = found["path, auto"]
+    path = actual["path, auto"]
     assert path[3]["original"] == 1
     assert path[0] in ("original", "communities", "metis")
 

@@ -58,8 +58,8 @@ def check_selections() -> None:
     )
     layout = graph.node_layouts["_N"]
     parted = [distribute(value, layout) for value in (x, mask, ids)]
-    found = selections_after_writes(*parted)
-    torch.testing.assert_close(found, selections_after_writes(x, mask.clone(), ids.clone()))
+    result = selections_after_writes(*parted)
+    torch.testing.assert_close(result, selections_after_writes(x, mask.clone(), ids.clone()))
     plain = torch.arange(NODES) % 2 == 0
     for _ in range(3):  # a plain mask and a list of ids, changed behind torch's back
         torch.testing.assert_close(parted[0][plain].full_tensor(), x[plain])
@@ -87,8 +87,8 @@ def check_kept_sums() -> None:
     parted = distribute(x, structure.source_layout)
     for step in range(6):
         expected = torch.zeros_like(x).index_add_(0, edges[1], x[edges[0]])
-        found = structure.spmm("copy_u", "sum", parted).full_tensor()
-        torch.testing.assert_close(found, expected)
+        actual = structure.spmm("copy_u", "sum", parted).full_tensor()
+        torch.testing.assert_close(actual, expected)
         if step % 2:
             x.mul_(-1)
             parted.data.mul_(-1)

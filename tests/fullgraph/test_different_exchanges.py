@@ -27,8 +27,8 @@ def _graph(**options: object) -> tuple[PartitionedTensor, PartitionedEdgeIndex, 
     group = Group.current(timeout=TIMEOUT_S)
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(NODES, (2, 400), generator=draw)
-    given: FullGraphOptions = options  # type: ignore[assignment]
-    graph = FullGraph.build(group, NODES, edges, **given)
+    settings: FullGraphOptions = options  # type: ignore[assignment]
+    graph = FullGraph.build(group, NODES, edges, **settings)
     [structure] = graph.structures.values()
     x = graph.node_rows(torch.randn(NODES, 8, generator=draw))
     y = graph.node_rows(torch.arange(NODES) % 3)
@@ -65,18 +65,18 @@ def _trains(what: str, where: str) -> tuple[str, str, float] | None:
 @pytest.mark.parametrize("where", ["resident", "offloaded"])
 @pytest.mark.parametrize("what", ["skip backward", "full_tensor", "item", "mask"])
 def test_another_exchange_is_named_on_all_ranks(what: str, where: str) -> None:
-    for found in run_ranks(_trains, 2, what, where, timeout_s=TIMEOUT_S * 2):
-        name, text, seconds = found
-        assert name == CollectiveMismatchError.__name__, found
+    for results in run_ranks(_trains, 2, what, where, timeout_s=TIMEOUT_S * 2):
+        name, text, seconds = results
+        assert name == CollectiveMismatchError.__name__, results
         assert text.startswith("the ranks are in different collectives: "), text
         assert "rank 1 called " in text, text
         assert seconds < TIMEOUT_S / 2
 
 
 def test_a_rank_that_leaves_early_is_named() -> None:
-    found = run_ranks(_trains, 3, "leave", "resident", timeout_s=TIMEOUT_S * 2)
-    assert found[1] is None
-    for name, text, seconds in (found[0], found[2]):
+    results = run_ranks(_trains, 3, "leave", "resident", timeout_s=TIMEOUT_S * 2)
+    assert results[1] is None
+    for name, text, seconds in (results[0], results[2]):
         assert name == PeerLostError.__name__
         assert text.startswith("rank 1 left the group (pid "), text
         assert seconds < TIMEOUT_S / 2
@@ -118,7 +118,7 @@ def _builds(relations: int) -> tuple[int, int]:
     group = Group.current()
     calls = []
     exchange = group._exchange
-    group._exchange = lambda *given: calls.append(1) or exchange(*given)  # type: ignore[method-assign, func-returns-value]
+    group._exchange = lambda *args: calls.append(1) or exchange(*args)  # type: ignore[method-assign, func-returns-value]
     draw = torch.Generator().manual_seed(0)
     edges = {
         ("a", f"relation {n}", "a"): torch.randint(NODES, (2, 30), generator=draw)

@@ -23,24 +23,24 @@ def test_counts_equal_those_of_sets(ranks: int, chunks: int) -> None:
     counts = [50 // ranks] * ranks
     counts[-1] += 50 - sum(counts)
     cuts = cut_chunks(csc.in_degrees(), counts, chunks)
-    found = count_duplication(csc.indptr, csc.indices, cuts)
-    needed, batches = 0, []
+    result = count_duplication(csc.indptr, csc.indices, cuts)
+    demand, batches = 0, []
     for chunk in range(chunks):
         batch: set[int] = set()
         for of_rank in cuts:
             begin, end = of_rank[chunk], of_rank[chunk + 1]
             edges = csc.indices[csc.indptr[begin] : csc.indptr[end]]
             rows = {*range(begin, end), *edges.tolist()}
-            needed += len(rows)
+            demand += len(rows)
             batch |= rows
         batches.append(batch)
-    assert found.demand == needed
-    assert found.distinct == sum(map(len, batches))
+    assert result.demand == demand
+    assert result.distinct == sum(map(len, batches))
     stay = sum(len(a & b) for a, b in pairwise(batches))
-    assert found.loaded == found.distinct - stay
-    assert found.alpha == needed / 50
-    assert found.saved_between_ranks == pytest.approx((needed - found.distinct) / 50)
-    assert found.saved_between_batches == pytest.approx(stay / 50)
+    assert result.loaded == result.distinct - stay
+    assert result.alpha == demand / 50
+    assert result.saved_between_ranks == pytest.approx((demand - result.distinct) / 50)
+    assert result.saved_between_batches == pytest.approx(stay / 50)
 
 
 def test_chunks_are_balanced_and_cover_all_nodes() -> None:
@@ -60,5 +60,5 @@ def test_chunks_are_balanced_and_cover_all_nodes() -> None:
 
 def test_empty_graph() -> None:
     none = torch.zeros(0, dtype=torch.int64)
-    found = count_duplication(torch.zeros(1, dtype=torch.int64), none, [[0, 0]])
-    assert (found.demand, found.alpha) == (0, 0)
+    result = count_duplication(torch.zeros(1, dtype=torch.int64), none, [[0, 0]])
+    assert (result.demand, result.alpha) == (0, 0)

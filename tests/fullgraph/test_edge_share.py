@@ -61,8 +61,8 @@ def test_shares_are_all_edges(reader_of: Callable[[Tensor], EdgeReader]) -> None
                 ids = torch.cat([share.edge_ids for share in shares])
                 assert torch.equal(ids.sort().values, torch.arange(edges.shape[1]))
                 assert torch.equal(torch.cat([s.source.long() for s in shares]), edges[0][ids])
-                found = torch.cat([s.destination.long() for s in shares])
-                assert torch.equal(found, edges[1][ids])
+                destinations = torch.cat([s.destination.long() for s in shares])
+                assert torch.equal(destinations, edges[1][ids])
                 if not name.startswith("hub"):  # one destination cannot be cut in a store
                     largest = max(share.num_edges for share in shares)
                     assert largest <= edges.shape[1] / ranks + 30

@@ -103,8 +103,8 @@ def check_epochs(structure: PartitionedCsc, layer: Any, out: int, stages: int) -
             (result * result).sum().backward()
         results.append((result.detach().to_local(), weight.grad))
         assert bool(record.columns) == (epoch < 2 and stages > 0), record.columns
-    for found, grad in results:
-        torch.testing.assert_close(found, results[0][0])
+    for sums, grad in results:
+        torch.testing.assert_close(sums, results[0][0])
         torch.testing.assert_close(grad, results[0][1])
     assert structure._constants.num_kept >= 1
     x.mul_(2)
@@ -211,8 +211,8 @@ def check_buffers() -> None:
         structure = structure_of(group, mode)
         stages = BlockStages(structure.plan, mode)
         x = torch.ones(structure.plan.num_local, 3)
-        found = {rows.data_ptr() for rank, rows in stages.gather(x) if rank != group.rank}
-        assert len(found) <= 2
+        addresses = {rows.data_ptr() for rank, rows in stages.gather(x) if rank != group.rank}
+        assert len(addresses) <= 2
         counts = structure.source_layout.counts
         most = max(counts) if mode == "blocks" else max(structure.plan.halo_counts)
         assert stages.max_rows <= most

@@ -56,14 +56,14 @@ def check(graph: FullGraph, num_nodes: dict[str, int], edges: Edges) -> None:
         assert (into == graph.group.rank).all()
         csc = Csc.from_edge_index(whole.long(), num_nodes[edge_type[2]], num_nodes[edge_type[0]])
         weights = torch.randn(source.numel(), generator=random, dtype=torch.float64)
-        found = structure.spmm(
+        actual = structure.spmm(
             "mul",
             "sum",
             distribute(x[edge_type[0]], graph.node_layouts[edge_type[0]]),
             distribute(weights, layout),
         )
         expected = g_spmm(csc, "mul", "sum", x[edge_type[0]], weights)
-        torch.testing.assert_close(found.full_tensor(), expected)
+        torch.testing.assert_close(actual.full_tensor(), expected)
         assert torch.equal(structure.in_degrees().full_tensor().long(), csc.in_degrees().long())
         assert torch.equal(structure.out_degrees().full_tensor().long(), csc.out_degrees().long())
         volume = graph.order.volumes[edge_type]
@@ -99,9 +99,9 @@ def all_forms() -> None:
         "given": (edges, part),
         "given by type": (edges, {NODE: part.int()}),
     }
-    for name, (given, order) in forms.items():
+    for name, (form, order) in forms.items():
         with named_case(name):
-            graph = FullGraph.build(group, NUM_NODES, given, order=order)
+            graph = FullGraph.build(group, NUM_NODES, form, order=order)
             check(graph, {NODE: NUM_NODES}, {EDGE: edges})
             if name.startswith("given"):
                 owner = graph.node_layouts[NODE].locate(torch.arange(NUM_NODES))[0]
@@ -127,8 +127,8 @@ def types_and_stores(orders: tuple[str, ...] = ("auto", "random", "original")) -
         ("planted", homogeneous, {NODE: nodes}, {EDGE: planted}),
         ("typed", typed, num_nodes, edges),
     ):
-        given = source if group.rank == 0 else None
-        with Store.build(given, group=group, progress=False, memory_budget=1 << 20) as store:
+        local_source = source if group.rank == 0 else None
+        with Store.build(local_source, group=group, progress=False, memory_budget=1 << 20) as store:
             for order in orders:
                 with named_case("store", name, order):
                     graph = FullGraph.from_store(store, order=order)

@@ -86,8 +86,8 @@ def test_large_graphs_have_wide_indices() -> None:
 def test_sums_run_on_the_narrow_side() -> None:
     plan = FullGraphPlan.make(DENSE, machine("full4"), model=named_model([100, 512, 256, 300, 47]))
     # The sum of the input is kept: it does not change, and takes no gradient.
-    found = [(each.row_bytes // 4, each.count) for each in plan.resident.sums]
-    assert found == [(256, 4), (47, 2)]
+    sums = [(each.row_bytes // 4, each.count) for each in plan.resident.sums]
+    assert sums == [(256, 4), (47, 2)]
     reddit = FullGraphPlan.make(DENSE, machine("full4"), model=named_model([602, 512, 41]))
     assert [(each.row_bytes // 4, each.count) for each in reddit.resident.sums] == [(41, 2)]
     assert reddit.resident.sums[0].received("blocks") == 2 * 750_000 * 41 * 4
@@ -154,30 +154,32 @@ def test_one_rank() -> None:
 
 def test_budget_chooses_the_mode_that_fits() -> None:
     free = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL)
-    held = (
+    budget = (
         free.bytes_by_rank[0]
         - free.resident.buffers["blocks"][0]
         + free.resident.buffers["in_kernel"][0]
     )
-    tight = FullGraphPlan.make(DENSE, machine("full4"), PlanLimits(memory_budget=held), model=MODEL)
+    tight = FullGraphPlan.make(
+        DENSE, machine("full4"), PlanLimits(memory_budget=budget), model=MODEL
+    )
     assert tight.mode == "in_kernel"
     assert "no room for halo, blocks" in tight.reason
     with pytest.raises(ValueError, match="more than memory_budget"):
         FullGraphPlan.make(
             DENSE,
             machine("full4"),
-            PlanLimits(memory_budget=held, mode="blocks", offload=False),
+            PlanLimits(memory_budget=budget, mode="blocks", offload=False),
             model=MODEL,
         )
 
 
 def test_small_budget_names_bytes() -> None:
-    needed = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL).bytes_by_rank[0]
+    required = FullGraphPlan.make(DENSE, machine("full4"), model=MODEL).bytes_by_rank[0]
     with pytest.raises(ValueError, match="Offloaded training") as error:
         FullGraphPlan.make(
             DENSE,
             machine("full4"),
-            PlanLimits(memory_budget=needed // 3, offload=False),
+            PlanLimits(memory_budget=required // 3, offload=False),
             model=MODEL,
         )
     assert "structure 48.6 MiB" in str(error.value)

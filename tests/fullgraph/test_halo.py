@@ -66,11 +66,11 @@ def check_plan(layout: RowLayout, rows: Tensor) -> None:
 
 
 def check_gather(plan: HaloPlan, full: Tensor, own: Tensor, rows: Tensor) -> None:
-    found = plan.gather(full[own])
-    assert torch.equal(found, full[rows])
+    result = plan.gather(full[own])
+    assert torch.equal(result, full[rows])
     if full.dtype == torch.bool:
         return
-    total = plan.add_to_owners(found)
+    total = plan.add_to_owners(result)
     times = torch.zeros(SIZE, dtype=torch.int64).index_add_(0, rows, torch.ones_like(rows))
     times = sum(plan.row_layout.group.all_gather(times.cpu())).to(own.device)
     factor = times[own].view(-1, *[1] * (full.dim() - 1))
@@ -101,9 +101,9 @@ def check_order_of_sums() -> None:
     with group.device:
         layout = layout_of(group, "even")
         plan, extended = HaloPlan.make(layout, torch.zeros(1, dtype=torch.int64))
-        given = torch.zeros(plan.num_extended, 1)
-        given[extended] = [0.0, 1e8, -1e8, 1.0][group.rank]
-        total = plan.add_to_owners(given)
+        rows = torch.zeros(plan.num_extended, 1)
+        rows[extended] = [0.0, 1e8, -1e8, 1.0][group.rank]
+        total = plan.add_to_owners(rows)
     if group.rank == 0:
         assert total[0].item() == 1.0  # 0.0 if 1.0 were added before -1e8
 

@@ -51,13 +51,13 @@ def test_tuning(name: str, row_bytes: int) -> None:
         measured.append(setting)
         return time_of(setting)
 
-    found, times = tune(measure, row_bytes)
+    choice, times = tune(measure, row_bytes)
     assert list(times) == measured
     assert len(set(measured)) == len(measured) <= MOST_PROBES
-    assert times[found] == min(times.values())
+    assert times[choice] == min(times.values())
     if name in ("a bowl", "flat", "a link that is full"):
         best = min(map(time_of, grid(row_bytes)))
-        assert times[found] <= 1.05 * best
+        assert times[choice] <= 1.05 * best
 
 
 def test_settings() -> None:
@@ -78,8 +78,8 @@ def check_published_rows() -> None:
         sources, destinations = shuffled_layout(group, 60, 1), shuffled_layout(group, 40)
         plan = partition(graph.edge_index, sources, destinations).plan
         rows = MappedRows(plan)
-        needed = len(torch.unique(plan.send_rows))
-        assert rows.num_published in (needed, plan.num_local)
+        distinct = len(torch.unique(plan.send_rows))
+        assert rows.num_published in (distinct, plan.num_local)
         packed.append(rows.num_published < plan.num_local)
         check_rows(rows, plan, sources)
     assert any(group.all_gather(packed[0]))
@@ -105,11 +105,11 @@ def check_rows(rows: MappedRows, plan: HaloPlan, sources: RowLayout) -> None:
 def read(published: RowAddresses, dtype: torch.dtype) -> torch.Tensor:
     """The rows at their addresses, on the CPU."""
     size = published.columns * dtype.itemsize
-    found = [
+    results = [
         torch.frombuffer(bytearray(ctypes.string_at(address, size)), dtype=dtype)
         for address in published.addresses.tolist()
     ]
-    return torch.stack(found) if found else torch.empty(0, published.columns, dtype=dtype)
+    return torch.stack(results) if results else torch.empty(0, published.columns, dtype=dtype)
 
 
 def check_reasons() -> list[str]:
@@ -121,7 +121,7 @@ def check_reasons() -> list[str]:
     x = leaf(features(30, (4,), group.device, grad=False), nodes).detach()
     e = leaf(features(200, (), group.device, grad=False), csc.edge_layout).detach()
     assert isinstance(x, PartitionedTensor)
-    found = [csc.last_exchange]
+    exchanges = [csc.last_exchange]
     for run in (
         lambda: csc.spmm("copy_u", "sum", x),
         lambda: csc.spmm("copy_u", "max", x),
@@ -133,9 +133,9 @@ def check_reasons() -> list[str]:
         lambda: csc.attention(AttentionSum(x.view(30, 2, 2), x[:, :2], x[:, :2])),
     ):
         run()
-        found.append(csc.last_exchange)
-    assert found[-1] in repr(csc)
-    return found
+        exchanges.append(csc.last_exchange)
+    assert exchanges[-1] in repr(csc)
+    return exchanges
 
 
 def test_fallbacks_say_why() -> None:
@@ -157,10 +157,10 @@ def check_built() -> None:
     """On CPU ranks in_kernel is used where it is asked for, by a reference of the kernel."""
     group = Group.current()
     graph = random_graph(group.device, 50, 50, 120)
-    given = {"_N": 50}, {("_N", "_E", "_N"): graph.edge_index.cpu()}
-    usual = next(iter(FullGraph.build(group, *given).structures.values()))
+    arguments = {"_N": 50}, {("_N", "_E", "_N"): graph.edge_index.cpu()}
+    usual = next(iter(FullGraph.build(group, *arguments).structures.values()))
     assert usual.mode in ("halo", "blocks")
-    structure = next(iter(FullGraph.build(group, *given, mode="in_kernel").structures.values()))
+    structure = next(iter(FullGraph.build(group, *arguments, mode="in_kernel").structures.values()))
     assert structure.mode == structure.mode_for(64) == "in_kernel"
     full = features(50, (8,), group.device, torch.float64, grad=False)
     x = leaf(full, structure.source_layout)

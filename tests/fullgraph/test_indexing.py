@@ -255,8 +255,8 @@ def failures_on_rank(offload: bool) -> list[str]:
             except RuntimeError:
                 continue  # as views of several results that are written
             try:
-                found = run(expression, partition(make_inputs(), group, offload), grad)
-                torch.testing.assert_close(found, expected)
+                actual = run(expression, partition(make_inputs(), group, offload), grad)
+                torch.testing.assert_close(actual, expected)
             except (NotImplementedError, RuntimeError) as error:
                 may_refuse = expression in REFUSED or (offload and expression in OFFLOADED_REFUSED)
                 if not may_refuse:
@@ -270,7 +270,7 @@ def failures_on_rank(offload: bool) -> list[str]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_indexing_equals_that_of_plain_tensors(ranks: int, offload: bool) -> None:
     failed = run_ranks(failures_on_rank, ranks, offload)
-    lines = [f"rank {rank}: {line}" for rank, found in enumerate(failed) for line in found]
+    lines = [f"rank {rank}: {line}" for rank, errors in enumerate(failed) for line in errors]
     assert not lines, "\n".join(lines)
 
 

@@ -25,16 +25,16 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, PartitionedTensor) else tensor
 
 
-def run(layer: Any, structure: Any, x: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def run(layer: Any, structure: Any, x: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the result and all gradients, as plain tensors of all rows."""
-    out = layer(structure, x, given)
+    out = layer(structure, x, inputs)
     weight = features(out.shape[0], tuple(out.shape[1:]), out.device, torch.float64, 9, grad=False)
     if isinstance(out, PartitionedTensor):
         weight = leaf(weight, out.row_layout)
-    leaves = {"x": x, **given}
+    leaves = {"x": x, **inputs}
     (out * weight).sum().backward()
-    found = {name: full(t.grad) for name, t in leaves.items() if t.grad is not None}
-    return {"out": full(out.detach()), **found}
+    grads = {name: full(t.grad) for name, t in leaves.items() if t.grad is not None}
+    return {"out": full(out.detach()), **grads}
 
 
 def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
@@ -44,17 +44,17 @@ def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
     nodes = shuffled_layout(group, NODES, num_edges)
     plain = graph.csc()
     partitioned = partition(graph.edge_index, nodes, nodes, grouped=grouped)
-    found = {}
+    failed = {}
     for name, layer in {**LAYERS, **ON_ALL_NODES}.items():
         x = features(NODES, (IN,), device, torch.float64)
-        given = parameters(device, torch.float64, num_edges)
-        given = {key: value.detach().requires_grad_() for key, value in given.items()}
-        expected = run(layer, plain, x, given)
+        inputs = parameters(device, torch.float64, num_edges)
+        inputs = {key: value.detach().requires_grad_() for key, value in inputs.items()}
+        expected = run(layer, plain, x, inputs)
         mine = {
             key: leaf(value, partitioned.edge_layout)
             if key in OF_EDGES
             else value.detach().requires_grad_()
-            for key, value in given.items()
+            for key, value in inputs.items()
         }
         try:
             result = run(layer, partitioned, leaf(x, nodes), mine)
@@ -64,8 +64,8 @@ def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
                     result[key], value, rtol=1e-10, atol=1e-10, msg=lambda m, k=key: f"{k}: {m}"
                 )
         except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
+            failed[name] = f"{type(error).__name__}: {error}"
+    return failed
 
 
 def check_layers(num_edges: int, grouped: bool) -> dict[str, str]:
@@ -79,9 +79,9 @@ VARIANTS = [(EDGES, False), (500, True), (0, False)]
 def compare_layers(ranks: int, device: str, variants: list[tuple[int, bool]] = VARIANTS) -> None:
     for num_edges, grouped in variants:
         results = run_ranks(check_layers, ranks, num_edges, grouped, device=device)
-        for rank, found in enumerate(results):
-            lines = "\n".join(f"{name}: {error}" for name, error in found.items())
-            assert not found, f"rank {rank}, {num_edges} edges, {len(found)} layers:\n{lines}"
+        for rank, failed in enumerate(results):
+            lines = "\n".join(f"{name}: {error}" for name, error in failed.items())
+            assert not failed, f"rank {rank}, {num_edges} edges, {len(failed)} layers:\n{lines}"
 
 
 @pytest.mark.parametrize(
@@ -106,21 +106,21 @@ def check_autocast() -> None:
     structures = graph.csc(), partition(graph.edge_index, nodes, nodes)
     for name in ("sage", "sage with max", "gcn", "gcn with edge weights", "gin", "rgcn", "gat"):
         with named_case(name):
-            found = []
+            results = []
             for structure in structures:
                 x = features(NODES, (IN,), group.device, torch.float32)
-                given = parameters(group.device, torch.float32, EDGES)
-                given = {key: value.detach().requires_grad_() for key, value in given.items()}
+                inputs = parameters(group.device, torch.float32, EDGES)
+                inputs = {key: value.detach().requires_grad_() for key, value in inputs.items()}
                 if structure is structures[1]:
                     x = leaf(x, nodes)
                     edges = structures[1].edge_layout
-                    given |= {key: leaf(given[key], edges) for key in OF_EDGES}
+                    inputs |= {key: leaf(inputs[key], edges) for key in OF_EDGES}
                 with torch.autocast(group.device.type, torch.bfloat16):
-                    found.append(run(LAYERS[name], structure, x, given))
-            assert found[0].keys() == found[1].keys()
-            for key, value in found[0].items():
-                error = (found[1][key].float() - value.float()).abs().max()
-                assert found[1][key].dtype == value.dtype
+                    results.append(run(LAYERS[name], structure, x, inputs))
+            assert results[0].keys() == results[1].keys()
+            for key, value in results[0].items():
+                error = (results[1][key].float() - value.float()).abs().max()
+                assert results[1][key].dtype == value.dtype
                 assert error <= 0.05 * value.abs().max(), key
 
 

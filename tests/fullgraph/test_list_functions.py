@@ -55,7 +55,7 @@ def test_foreach_optimizers(ranks: int) -> None:
 
 def train_rows() -> None:
     for name, make_optimizer in OPTIMIZERS.items():
-        found = []
+        results = []
         for x, s in tensors():
             rows, scale = nn.Parameter(x.detach().clone()), nn.Parameter(torch.ones(6).double())
             optimizer = make_optimizer([rows, scale])
@@ -64,9 +64,9 @@ def train_rows() -> None:
                 (rows * s * scale).sin().sum().backward()
                 norm = nn.utils.clip_grad_norm_([rows, scale], 1.0)
                 optimizer.step()
-            found.append((full(rows.detach()), scale.detach(), norm))
-        for other in found[1:]:
-            torch.testing.assert_close(other, found[0], msg=lambda m, n=name: f"{n}: {m}")
+            results.append((full(rows.detach()), scale.detach(), norm))
+        for other in results[1:]:
+            torch.testing.assert_close(other, results[0], msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_fused_optimizers_name_the_way_out() -> None:
@@ -104,7 +104,7 @@ def run_scripted() -> None:
     torch.manual_seed(0)
     model = Model()
     scripted = torch.jit.script(model)
-    found = []
+    results = []
     for x, s in tensors():
         weight = torch.ones(6, 6).double().requires_grad_()
         out = scripted_function(x, weight)
@@ -113,12 +113,12 @@ def run_scripted() -> None:
         if isinstance(x, OffloadedTensor):
             with pytest.raises(NotImplementedError, match="before it was scripted"):
                 scripted(x, s)
-            found.append((full(out.detach()), *grads))
+            results.append((full(out.detach()), *grads))
             continue
         for _ in range(3):  # torch optimizes scripted functions in their first runs
             model.zero_grad()
             scripted(x, s).square().sum().backward()
             grads += [p.grad.clone() for p in model.parameters()]
-        found.append((full(out.detach()), *grads))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0][: len(other)])
+        results.append((full(out.detach()), *grads))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0][: len(other)])

@@ -26,12 +26,12 @@ def lose(victim: int, mode: str, backward: bool) -> tuple[str, float]:
     transport, count, in_backward = structure.plan.transport, 0, False
     start = transport.start
 
-    def start_and_die(*given: object) -> object:
+    def start_and_die(*args: object) -> object:
         nonlocal count
         count += 1
         if group.rank == victim and count > 20 and in_backward == backward:
             os.kill(os.getpid(), signal.SIGKILL)
-        return start(*given)  # type: ignore[arg-type]
+        return start(*args)  # type: ignore[arg-type]
 
     transport.start = start_and_die  # type: ignore[assignment, method-assign]
     begin = time.monotonic()

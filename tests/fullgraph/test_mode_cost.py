@@ -23,13 +23,13 @@ STAGE = 5e-5  # seconds of launches
 
 
 def round_machine(count: int, link: float = LINK, cache: int = 1) -> Topology:
-    made = Topology.from_matrix(
+    topology = Topology.from_matrix(
         [[OWN if i == j else link for j in range(count)] for i in range(count)],
         10.0,
         memory=1 << 30,
         ingress=[link if count > 1 else 0.0] * count,
     )
-    return replace(made, caches=(cache,) * count)
+    return replace(topology, caches=(cache,) * count)
 
 
 def reads(edges: int, width: int, cached: float = 0.0) -> float:
@@ -113,8 +113,8 @@ def test_predictions_are_near_what_was_measured() -> None:
         nodes, edges = GRAPHS[graph]
         for ranks, columns, *milliseconds in rows:
             block = nodes // ranks
-            needed = ((int(0.98 * block),) * ranks,) * ranks
-            volume = Volume(needed, ((edges // ranks**2,) * ranks,) * ranks)
+            rows_by_pair = ((int(0.98 * block),) * ranks,) * ranks
+            volume = Volume(rows_by_pair, ((edges // ranks**2,) * ranks,) * ranks)
             h200s = machine("full2").subset(range(ranks))
             counts = (block,) * ranks
             costs = sum_costs(volume, counts, counts, 4 * columns, h200s)
@@ -147,8 +147,8 @@ def test_bytes_of_counted_graphs() -> None:
             for rank in range(ranks):
                 assert halo[rank] <= blocks[rank]
                 assert halo[rank] <= in_kernel[rank]
-                needed = [q for q in range(ranks) if q != rank and rows[rank][q]]
-                assert blocks[rank] == 16 * sum(counts[q] for q in needed)
+                senders = [q for q in range(ranks) if q != rank and rows[rank][q]]
+                assert blocks[rank] == 16 * sum(counts[q] for q in senders)
             if not any(volume.received):
                 assert not any((*halo, *blocks, *in_kernel))
 

@@ -68,9 +68,9 @@ def ends_select_rows(group: Group) -> None:
             scale = torch.randn(EDGES, *shape[1:], dtype=torch.float64)
             (full[edges[end]] * scale).sum().backward()
             x = leaf(full, nodes)
-            found = x[index[end]]
-            torch.testing.assert_close(found.full_tensor(), full[edges[end]])
-            (found * distribute(scale, index.structure.edge_layout)).sum().backward()
+            result = x[index[end]]
+            torch.testing.assert_close(result.full_tensor(), full[edges[end]])
+            (result * distribute(scale, index.structure.edge_layout)).sum().backward()
             torch.testing.assert_close(x.grad.full_tensor(), full.grad)
         ids = torch.arange(nodes.size)
         mine = leaf(ids, nodes).index_select(0, index[end])
@@ -109,10 +109,10 @@ def loops_are_added(group: Group) -> None:
             torch.testing.assert_close(ids_of(loops.structure), expected)
             rows = torch.randn(EDGES, 2)
             of_nodes = torch.randn(DESTINATIONS, 2)
-            found = loops.append(
+            actual = loops.append(
                 leaf(rows, structure.edge_layout), leaf(of_nodes, structure.destination_layout)
             )
-            torch.testing.assert_close(found.full_tensor(), torch.cat([rows, of_nodes[:count]]))
+            torch.testing.assert_close(actual.full_tensor(), torch.cat([rows, of_nodes[:count]]))
         with pytest.raises(ValueError, match="count must be 0 to"):
             with_self_loops(structure, DESTINATIONS + 4)
 

@@ -160,11 +160,11 @@ def test_cudnn_operations() -> None:
     expected = F.batch_norm(plain, *running, i.b, i.g, True)
     torch.testing.assert_close(out.full_tensor(), expected.detach())
     torch.testing.assert_close(statistics, running)
-    (wanted,) = torch.autograd.grad((expected * expected.detach()).sum(), plain)
-    found = torch.ops.aten.cudnn_batch_norm_backward(
+    (expected_result,) = torch.autograd.grad((expected * expected.detach()).sum(), plain)
+    actual = torch.ops.aten.cudnn_batch_norm_backward(
         x, out, i.b, *statistics, mean, invstd, 1e-5, reserve
     )
-    torch.testing.assert_close(found[0].full_tensor(), wanted)
+    torch.testing.assert_close(actual[0].full_tensor(), expected_result)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -189,9 +189,9 @@ def test_large_means_lose_nothing() -> None:
     """Deviations are summed, not squares."""
     i = make_inputs(CPU)
     x = (i.x + 1e4).float()
-    found = nn.BatchNorm1d(6)(distribute(x, make_layout(Group.current(device=CPU))))
+    actual = nn.BatchNorm1d(6)(distribute(x, make_layout(Group.current(device=CPU))))
     expected = nn.BatchNorm1d(6).double()(x.double()).float()
-    torch.testing.assert_close(found.full_tensor(), expected, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(actual.full_tensor(), expected, rtol=1e-3, atol=2e-3)
 
 
 def test_rejects() -> None:

@@ -28,7 +28,7 @@ from tests.named_case import named_case
 
 from .partition_graphs import NUM_NODES, brute_force_volume, edge_graphs, planted_graph
 
-PARTITIONERS = {"communities": lambda *given: community_parts(*given)[0], "metis": metis_parts}
+PARTITIONERS = {"communities": lambda *args: community_parts(*args)[0], "metis": metis_parts}
 
 
 @pytest.fixture(params=PARTITIONERS)

@@ -90,8 +90,8 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
         )
     )
     tiers = plan.placement.tiers
-    found = [tiers[name] for name in ("source rows 1", "source rows 2")]
-    assert found == ["device", "host"]
+    placements = [tiers[name] for name in ("source rows 1", "source rows 2")]
+    assert placements == ["device", "host"]
     assert tiers["features"] == "user"
     # The output of layer 2 takes the place of the product before it is summed.
     assert plan.placement.loaded == {("source rows 2", 2)}
@@ -179,9 +179,9 @@ def test_a_model_that_is_not_known_is_assumed() -> None:
     assert offloaded(plan).model.name == "gcn 130-256-256-256"
     assert "(assumed)" in plan.decision
     assert "at run time rows are placed by what is free" in str(plan)
-    known = plan.with_model(PAPERS)
-    assert not offloaded(known).model.assumed
-    assert offloaded(known).num_chunks == offloaded(plan).num_chunks
+    with_model = plan.with_model(PAPERS)
+    assert not offloaded(with_model).model.assumed
+    assert offloaded(with_model).num_chunks == offloaded(plan).num_chunks
 
 
 def test_resident_graph_stays_resident() -> None:
@@ -212,9 +212,9 @@ def test_small_budget_says_what_is_needed() -> None:
 
 
 def test_expected_spread() -> None:
-    found = [expected_spread(facts(4), count) for count in (1, 8, 128)]
-    assert [s.counted for s in found] == [False] * 3
-    assert 1 < found[0].alpha < found[1].alpha < found[2].alpha
+    spreads = [expected_spread(facts(4), count) for count in (1, 8, 128)]
+    assert [s.counted for s in spreads] == [False] * 3
+    assert 1 < spreads[0].alpha < spreads[1].alpha < spreads[2].alpha
     # With as many parts as ranks it is what was counted: each rank needs half of the others' rows.
-    assert found[0].alpha == pytest.approx(0.25 * (4 + 12 / 2), rel=0.01)
-    assert all(s.batches <= s.alpha for s in found)
+    assert spreads[0].alpha == pytest.approx(0.25 * (4 + 12 / 2), rel=0.01)
+    assert all(s.batches <= s.alpha for s in spreads)

@@ -190,34 +190,34 @@ def full(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, PartitionedTensor) else tensor
 
 
-def run(verb: Verb, structure: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
+def run(verb: Verb, structure: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the result and all gradients, as plain tensors of all rows."""
-    out = verb(structure, given)
+    out = verb(structure, inputs)
     shape = tuple(out.shape)
     weight = features(shape[0], shape[1:], out.device, out.dtype, 9, grad=False)
     if isinstance(out, PartitionedTensor):
         weight = leaf(weight, out.row_layout)
     (out * weight).sum().backward()
-    grads = {name: full(t.grad) for name, t in given.items() if t.grad is not None}
+    grads = {name: full(t.grad) for name, t in inputs.items() if t.grad is not None}
     return {"out": full(out.detach()), **grads}
 
 
 def check_verb(pair: Both, verb: Verb, dtype: torch.dtype = torch.float64) -> None:
-    given = operands(pair.graph, dtype)
+    inputs = operands(pair.graph, dtype)
     mine = {
         name: leaf(value, layout)
         if (layout := pair.layout(name))
         else value.detach().requires_grad_()
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
-    wide = {name: t.detach().double().requires_grad_() for name, t in given.items()}
+    wide = {name: t.detach().double().requires_grad_() for name, t in inputs.items()}
     expected = run(verb, pair.plain, wide)
-    found = run(verb, pair.partitioned, mine)
-    assert found.keys() == expected.keys()
+    actual = run(verb, pair.partitioned, mine)
+    assert actual.keys() == expected.keys()
     for key, value in expected.items():
         with named_case(key):
-            assert found[key].dtype == dtype
-            torch.testing.assert_close(found[key].double(), value, **TOLERANCE[dtype])
+            assert actual[key].dtype == dtype
+            torch.testing.assert_close(actual[key].double(), value, **TOLERANCE[dtype])
 
 
 def check_all(pair: Both, verbs: dict[str, Verb], failed: list[str], case: object) -> None:
@@ -307,18 +307,20 @@ def check_bytes_of_edges(pair: Both) -> None:
     """Sums in stages hold ids of edges only from the first sum of values of edges on."""
     structure = pair.partitioned
     structure.mode = "blocks"
-    given = operands(pair.graph, torch.float64)
+    inputs = operands(pair.graph, torch.float64)
     for name, most in (("", 8), ("e", 16), ("", 16)):
-        values = leaf(given[name].detach(), structure.edge_layout) if name else None
-        x = leaf(given["u"], structure.source_layout)
+        values = leaf(inputs[name].detach(), structure.edge_layout) if name else None
+        x = leaf(inputs["u"], structure.source_layout)
         structure.spmm("mul" if name else "copy_u", "sum", x, values).sum().backward()
         (edges,) = structure._sums._blocks.values()
-        held: set[Tensor] = set()
+        unique_tensors: set[Tensor] = set()
         for block in edges.blocks.values():
             transpose = block.transpose()
-            kept = (block.indices, block.edge_ids, transpose.indices, transpose.edge_ids)
-            held |= {tensor for tensor in (*kept, block._positions) if tensor is not None}
-        assert sum(tensor.nbytes for tensor in held) == most * structure.local.num_edges
+            tensors = (block.indices, block.edge_ids, transpose.indices, transpose.edge_ids)
+            unique_tensors |= {
+                tensor for tensor in (*tensors, block._positions) if tensor is not None
+            }
+        assert sum(tensor.nbytes for tensor in unique_tensors) == most * structure.local.num_edges
 
 
 def check_counts() -> None:
@@ -351,17 +353,17 @@ def test_degrees_and_ends(ranks: int) -> None:
 
 def check_bits() -> list[bytes]:
     """Results and gradients of rows of random size, as bytes."""
-    group, found = Group.current(), []
+    group, actual = Group.current(), []
     for mode in MODES:
         pair = both(group, random_graph(group.device, 30, 30, 400), same_nodes=True, mode=mode)
         for name in ("copy_u mean u", "copy_u max u", "attention", "mul sum u3 eh"):
-            given = {
+            inputs = {
                 key: leaf(value, layout) if (layout := pair.layout(key)) else value
                 for key, value in operands(pair.graph, torch.float32).items()
             }
-            result = run(VERBS[name], pair.partitioned, given)
-            found += [value.cpu().numpy().tobytes() for value in result.values()]
-    return found
+            result = run(VERBS[name], pair.partitioned, inputs)
+            actual += [value.cpu().numpy().tobytes() for value in result.values()]
+    return actual
 
 
 def compare_bits(ranks: int, device: str) -> None:
@@ -383,11 +385,11 @@ def check_errors() -> None:
     group = Group.current()
     pair = both(group, random_graph(group.device, 40, 30, 300))
     csc = pair.partitioned
-    given = {
+    inputs = {
         name: leaf(t, layout) if (layout := pair.layout(name)) else t
         for name, t in operands(pair.graph, torch.float32).items()
     }
-    x, v, e = given["u"], given["v"], given["e"]
+    x, v, e = inputs["u"], inputs["v"], inputs["e"]
     plain = torch.zeros(40, 5, device=group.device)
     for call, error, text in (
         (lambda: csc.spmm("copy_u", "sum", plain), TypeError, r"x must be a PartitionedTensor"),
@@ -400,7 +402,7 @@ def check_errors() -> None:
         (lambda: csc.sddmm("add", x, v, "u", "u"), ValueError, "rhs must have the rows of the so"),
         (lambda: csc.sddmm("add", x, v, "u", "w"), ValueError, "rhs_target must be 'u', 'v' or"),
         (
-            lambda: csc.spmm_add_self(SumAddSelf(x, given["p1"])),
+            lambda: csc.spmm_add_self(SumAddSelf(x, inputs["p1"])),
             ValueError,
             "spmm_add_self needs destinations",
         ),
@@ -410,22 +412,22 @@ def check_errors() -> None:
             "weights.0. must be a plain tensor",
         ),
         (
-            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pO"]])),
+            lambda: csc.spmm_linear(SumLinear("sum", x, [inputs["pO"]])),
             ValueError,
             "weights.0. must be",
         ),
         (
-            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pw"]], backward="atomic")),
+            lambda: csc.spmm_linear(SumLinear("sum", x, [inputs["pw"]], backward="atomic")),
             ValueError,
             "adds in no fixed order",
         ),
         (
-            lambda: csc.spmm_linear(SumLinear("sum", x, [given["pw"]], given["pw"], self_x=x)),
+            lambda: csc.spmm_linear(SumLinear("sum", x, [inputs["pw"]], inputs["pw"], self_x=x)),
             ValueError,
             "self_x must have the rows of the destinations",
         ),
         (
-            lambda: csc.attention(AttentionSum(given["u3"], given["uh"], self_loops=30)),
+            lambda: csc.attention(AttentionSum(inputs["u3"], inputs["uh"], self_loops=30)),
             ValueError,
             "self_loops needs destinations that are the sources",
         ),

@@ -22,8 +22,8 @@ def gradients(i: Inputs, module: nn.Module, *outs: Tensor) -> list[Tensor]:
     """The results, the parameters' gradients and the buffers."""
     loss = sum((out * out.detach().cos()).sum() for out in outs)
     parameters = [p for p in module.parameters() if p.requires_grad]
-    found = torch.autograd.grad(loss, parameters, retain_graph=True) if parameters else ()
-    return [*outs, *found, *map(torch.clone, module.buffers())]
+    grads = torch.autograd.grad(loss, parameters, retain_graph=True) if parameters else ()
+    return [*outs, *grads, *map(torch.clone, module.buffers())]
 
 
 def numbers(i: Inputs) -> Any:

@@ -46,12 +46,12 @@ def with_checkpoint(i: Inputs) -> list[Tensor]:
     def run(x: Tensor) -> Tensor:
         return F.dropout(F.rrelu(F.dropout(x, 0.3), training=True).sigmoid(), 0.5)
 
-    found = []
+    results = []
     for reentrant in (False, True):
         x = i.x.detach().requires_grad_()
         checkpoint(run, x, use_reentrant=reentrant).sum().backward()
-        found.append(x.grad)
-    return found
+        results.append(x.grad)
+    return results
 
 
 def autocast_dropout(i: Inputs) -> Tensor:
@@ -177,10 +177,10 @@ def _draws_of_short_lived_generators() -> list[int]:
     drawn = [seeds.shared_seed(group, first)]
     del first
     # Objects of one rank alone decide which address the next generator gets.
-    kept = [torch.Generator() for _ in range(3 * group.rank)]
+    generators = [torch.Generator() for _ in range(3 * group.rank)]
     for _ in range(100):
         drawn.append(seeds.shared_seed(group, torch.Generator().manual_seed(8)))
-    assert len(kept) == 3 * group.rank
+    assert len(generators) == 3 * group.rank
     return [int(seed) for seed in drawn]
 
 
@@ -217,9 +217,9 @@ def test_second_derivative() -> None:
 
 def test_a_dropped_nan_is_zero() -> None:
     x = distribute(torch.full((13, 50), float("nan")), make_layout(Group.current(device=CPU)))
-    found = F.dropout(x).to_local()
-    assert bool((found[~found.isnan()] == 0).all())
-    assert 200 < int(found.isnan().sum()) < 450
+    result = F.dropout(x).to_local()
+    assert bool((result[~result.isnan()] == 0).all())
+    assert 200 < int(result.isnan().sum()) < 450
 
 
 def test_rejects() -> None:

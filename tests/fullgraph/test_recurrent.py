@@ -28,8 +28,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-def _flat(found: Any) -> list[Tensor]:
-    return [found] if isinstance(found, Tensor) else [x for part in found for x in _flat(part)]
+def _flat(result: Any) -> list[Tensor]:
+    return [result] if isinstance(result, Tensor) else [x for part in result for x in _flat(part)]
 
 
 def _run(network: nn.Module, x: Tensor) -> list[Tensor]:
@@ -61,8 +61,10 @@ def _check() -> None:
         x = torch.randn(shape, dtype=torch.float64)
         x = x.transpose(0, dim) if dim else x
         with named_case(name):
-            wanted = _run(network, x)
-            for ours, theirs in zip(_run(network, distribute(x, layout, dim)), wanted, strict=True):
+            expected = _run(network, x)
+            for ours, theirs in zip(
+                _run(network, distribute(x, layout, dim)), expected, strict=True
+            ):
                 torch.testing.assert_close(ours, theirs)
     # DGL's SAGEConv gives nodes of each degree zeros as states; here of one node.
     sequence = torch.randn(1, 5, 3, dtype=torch.float64)

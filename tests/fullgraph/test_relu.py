@@ -23,31 +23,31 @@ def test_values_bits_and_gradients(dtype: torch.dtype, device: torch.device) -> 
             x = torch.randn(offset + count, generator=generator).to(dtype)
             x[: len(SPECIAL)] = torch.tensor(SPECIAL)[: offset + count]
             grad = torch.randn(offset + count, generator=generator).to(dtype).to(device)[offset:]
-            given = x.to(device)[offset:]
-            plain = given.detach().requires_grad_()
+            rows = x.to(device)[offset:]
+            plain = rows.detach().requires_grad_()
             expected = torch.relu(plain)
             expected.backward(grad)
-            found, bits = relu_bitmask(given)
-            torch.testing.assert_close(found, expected.detach(), rtol=0, atol=0, equal_nan=True)
+            actual, bits = relu_bitmask(rows)
+            torch.testing.assert_close(actual, expected.detach(), rtol=0, atol=0, equal_nan=True)
             gradient = apply_bitmask(grad, bits)
             torch.testing.assert_close(gradient, plain.grad, rtol=0, atol=0)
             passed = np.unpackbits(bits.cpu().numpy(), axis=1, bitorder="little")
             # A row has one element, or as many as a byte has bits.
             columns = count // len(bits) if count else 8
-            assert passed[:, :columns].ravel().tolist() == (~(given <= 0)).cpu().int().tolist()
+            assert passed[:, :columns].ravel().tolist() == (~(rows <= 0)).cpu().int().tolist()
             assert not passed[:, columns:].any()
 
 
 def test_second_derivatives_and_rows_along_another_dimension() -> None:
     layout = RowLayout(Group.current("cpu"), [5], torch.arange(5))
     full = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    found = []
+    results = []
     for partitioned in (False, True):
         leaf = full.clone().requires_grad_()
         x = distribute(leaf, layout, 1) if partitioned else leaf
         h = torch.relu(x * 2).relu()
         (first,) = torch.autograd.grad((h**3).sum(), leaf, create_graph=True)
         (second,) = torch.autograd.grad((first**2).sum(), leaf)
-        found.append((first.detach(), second))
-    for plain, ours in zip(*found, strict=True):
+        results.append((first.detach(), second))
+    for plain, ours in zip(*results, strict=True):
         torch.testing.assert_close(ours, plain)

@@ -69,20 +69,20 @@ def _graph(kind: str, offload: bool) -> tuple[tuple[Tensor, ...], PartitionedTen
     )
     [structure] = graph.structures.values()
     x = graph.node_rows(torch.randn(NODES, 8, generator=draw))
-    given: tuple[Tensor, ...] = (x, PartitionedEdgeIndex(structure))
+    inputs: tuple[Tensor, ...] = (x, PartitionedEdgeIndex(structure))
     if kind == "RGCN":
         types = torch.randint(2, (400,), generator=draw)
-        given = (*given, graph.edge_rows(types))
+        inputs = (*inputs, graph.edge_rows(types))
     y = graph.node_rows(torch.arange(NODES) % 3)
     assert isinstance(y, PartitionedTensor)
-    return given, y
+    return inputs, y
 
 
 def _train(
     kind: str, change: Callable[[nn.Module], None] | None, offload: bool, evaluates: bool
 ) -> tuple[str | None, list[Tensor], int]:
     """The error of this rank's third pass, its weights, and its warnings; rank 1 changes its."""
-    given, y = _graph(kind, offload)
+    inputs, y = _graph(kind, offload)
     torch.manual_seed(0)
     model = Model(kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -95,10 +95,10 @@ def _train(
                     change(model)
                 if evaluates and step >= 2:
                     with torch.no_grad():
-                        int((model(*given).argmax(1) == y).sum())
+                        int((model(*inputs).argmax(1) == y).sum())
                     continue
                 optimizer.zero_grad()
-                F.cross_entropy(model(*given), y).backward()
+                F.cross_entropy(model(*inputs), y).backward()
                 optimizer.step()
         except ValueError as raised:
             error = str(raised)
@@ -134,22 +134,22 @@ def test_rounding_is_removed_with_a_warning(offload: bool) -> None:
 
 def _count_comparisons() -> list[int]:
     """Sums over ranks that comparisons made in each step; one is for all parameters."""
-    given, y = _graph("SAGE", False)
+    inputs, y = _graph("SAGE", False)
     torch.manual_seed(0)
     model = Model("SAGE")
     counts = []
     for _ in range(3):
-        made = 0
+        count = 0
 
         class Counting(Replicas):
             def compare(self) -> None:
-                nonlocal made
-                made += bool(self._used)
+                nonlocal count
+                count += bool(self._used)
                 super().compare()
 
         y.row_layout.group.shared[Replicas] = Counting(y.row_layout.group)
-        F.cross_entropy(model(*given), y).backward()
-        counts.append(made)
+        F.cross_entropy(model(*inputs), y).backward()
+        counts.append(count)
     return counts
 
 

@@ -44,11 +44,11 @@ def bits(row: int, column: int) -> int:
 @named_cases("columns", [1, 2, 3, 4, 5, 64, 131])
 def test_bits_are_those_of_philox(columns: int, device: torch.device) -> None:
     uniform = fill_random("uniform", SEED, row_ids(device), columns, torch.float64)
-    kept = keep_rows(0.3, SEED, row_ids(device), columns, torch.float32)
+    factors = keep_rows(0.3, SEED, row_ids(device), columns, torch.float32)
     for i, row in enumerate(IDS):
         for column in range(columns):
             assert uniform[i, column] == (bits(row, column) >> 11) * 2.0**-53
-            assert kept[i, column] == (words(row, column, 4)[0] >= int(0.3 * 2**32))
+            assert factors[i, column] == (words(row, column, 4)[0] >= int(0.3 * 2**32))
 
 
 def test_narrower_types_have_fewer_digits_of_the_same_numbers(device: torch.device) -> None:
@@ -57,15 +57,15 @@ def test_narrower_types_have_fewer_digits_of_the_same_numbers(device: torch.devi
         wide = fill_random(distribution, SEED, ids, 7, torch.float64)
         for dtype in DTYPES:
             with named_case(distribution, dtype):
-                made = fill_random(distribution, SEED, ids, 7, dtype)
-                assert made.dtype == dtype
+                values = fill_random(distribution, SEED, ids, 7, dtype)
+                assert values.dtype == dtype
                 if distribution == "uniform":
                     step = torch.finfo(dtype).eps / 2
-                    assert torch.equal(made.double(), (wide / step).floor() * step)
-                    assert bool((made < 1).all())
+                    assert torch.equal(values.double(), (wide / step).floor() * step)
+                    assert bool((values < 1).all())
                 else:
                     assert torch.equal(
-                        made, wide.float().to(dtype) if dtype != wide.dtype else wide
+                        values, wide.float().to(dtype) if dtype != wide.dtype else wide
                     )
 
 
@@ -92,13 +92,13 @@ def test_dropout(columns: int, dtype: torch.dtype, device: torch.device) -> None
         x = flat[offset:].view(501, columns)
         for p in (0.0, 0.25, 0.6, 1.0):
             with named_case(offset, p):
-                found = dropout_rows(x, p, SEED, ids)
-                kept = keep_rows(p, SEED, ids, columns, dtype) != 0
+                result = dropout_rows(x, p, SEED, ids)
+                is_kept = keep_rows(p, SEED, ids, columns, dtype) != 0
                 scale = 1 / (1 - p) if p < 1 else 0.0
                 wide = x if dtype == torch.float64 else x.float()
                 scaled = (wide * torch.tensor(scale, dtype=wide.dtype)).to(dtype)
-                assert torch.equal(found, torch.where(kept, scaled, 0))
-                assert p not in (0.0, 1.0) or bool((kept == (p == 0.0)).all())
+                assert torch.equal(result, torch.where(is_kept, scaled, 0))
+                assert p not in (0.0, 1.0) or bool((is_kept == (p == 0.0)).all())
 
 
 @pytest.mark.gpus(1)
@@ -128,8 +128,8 @@ def test_vectors_and_threads_change_nothing() -> None:
     expected = make()
     for vector_bytes, threads in ((16, 1), (32, 3), (64, 2)):
         with running(vector_bytes, threads):
-            for found, want in zip(make(), expected, strict=True):
-                assert torch.equal(found, want)
+            for actual, want in zip(make(), expected, strict=True):
+                assert torch.equal(actual, want)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
@@ -173,8 +173,8 @@ def test_masks_are_independent() -> None:
 
 
 def test_uniform_numbers_fill_the_interval_evenly() -> None:
-    made = fill_random("uniform", 5, torch.arange(50_000), 16, torch.float32)
-    counts = torch.histc(made, 256, 0, 1).double()
-    expected = made.numel() / 256
+    values = fill_random("uniform", 5, torch.arange(50_000), 16, torch.float32)
+    counts = torch.histc(values, 256, 0, 1).double()
+    expected = values.numel() / 256
     chi_square = float(((counts - expected) ** 2).sum()) / expected
     assert abs(chi_square - 255) < 5 * (2 * 255) ** 0.5

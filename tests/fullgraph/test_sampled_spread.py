@@ -45,10 +45,10 @@ def check_counts(edges: Tensor, tolerance: float) -> None:
     assert [spread.chunks for spread in plan.spreads] == [2**i for i in range(1, 11)]
     for spread in plan.spreads:
         cuts = [of_rank[:: FINEST // spread.chunks] for of_rank in finest]
-        found = count_duplication(csc.indptr, csc.indices, cuts)
+        result = count_duplication(csc.indptr, csc.indices, cuts)
         assert spread.counted
-        assert spread.alpha == pytest.approx(found.alpha, rel=tolerance)
-        assert spread.batches == pytest.approx(found.loaded / NODES, rel=tolerance)
+        assert spread.alpha == pytest.approx(result.alpha, rel=tolerance)
+        assert spread.batches == pytest.approx(result.loaded / NODES, rel=tolerance)
 
 
 def _check_on_ranks() -> None:
@@ -104,6 +104,6 @@ def test_types_are_counted_together() -> None:
     for number in range(4):
         own[of_sources[number * FINEST // 4] : of_sources[(number + 1) * FINEST // 4]] = number
     pairs = {*zip(edges[0].tolist(), chunk[edges[1]].tolist(), strict=True)}
-    needed = len(pairs | {*enumerate(own.tolist())}) + NODES
+    expected_rows = len(pairs | {*enumerate(own.tolist())}) + NODES
     spread = next(s for s in graph.plan.spreads if s.chunks == 4)
-    assert spread.alpha == pytest.approx(needed / (2 * NODES))
+    assert spread.alpha == pytest.approx(expected_rows / (2 * NODES))

@@ -112,18 +112,18 @@ def train_under_hooks() -> None:
         return w.grad
 
     expected = gradient(data, nullcontext)
-    for given in (data, *(offload(data, layout, Chunks.even(layout, n), PLENTY) for n in (1, 3))):
+    for graph in (data, *(offload(data, layout, Chunks.even(layout, n), PLENTY) for n in (1, 3))):
         for hooks in HOOKS.values():
-            torch.testing.assert_close(gradient(given, hooks), expected)
+            torch.testing.assert_close(gradient(graph, hooks), expected)
         for use_reentrant in (False, True):
-            found = gradient(given, nullcontext, loss_with_checkpoint(use_reentrant))
-            torch.testing.assert_close(found, expected)
+            actual = gradient(graph, nullcontext, loss_with_checkpoint(use_reentrant))
+            torch.testing.assert_close(actual, expected)
 
 
 def test_ranks_without_rows_of_a_type_compute_again() -> None:
-    found = run_ranks(attend_again, 3)
+    results = run_ranks(attend_again, 3)
     [expected] = run_ranks(attend_again, 1)
-    for of_rank in found:
+    for of_rank in results:
         torch.testing.assert_close(of_rank, expected)
 
 

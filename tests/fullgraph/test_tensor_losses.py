@@ -14,14 +14,14 @@ REDUCTIONS = ("mean", "sum", "none")
 
 def classes(**options: object) -> Case:
     def case(i: Inputs) -> list[Tensor]:
-        found = []
+        results = []
         for reduction in REDUCTIONS:
             for rows in (slice(None), i.mask, i.few, i.ids):
                 arguments = {"reduction": reduction, **options}
                 if options.get("weight") == "b":
                     arguments["weight"] = i.b.detach().abs()
-                found.append(F.cross_entropy(i.x[rows], i.labels[rows], **arguments))
-        return found
+                results.append(F.cross_entropy(i.x[rows], i.labels[rows], **arguments))
+        return results
 
     return case
 
@@ -91,8 +91,8 @@ def smoothed(i: Inputs) -> Tensor:
 
 
 def labelled_elements(i: Inputs) -> Tensor:
-    known = i.targets > 0
-    return F.mse_loss(i.x[known], i.y[known]) + (i.x[known] * i.y[known]).sum()
+    mask = i.targets > 0
+    return F.mse_loss(i.x[mask], i.y[mask]) + (i.x[mask] * i.y[mask]).sum()
 
 
 def of_equal_rows(i: Inputs) -> list[Tensor]:

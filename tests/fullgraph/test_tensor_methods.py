@@ -88,12 +88,12 @@ def square(i: Inputs) -> list[Tensor]:
 
 
 def hooks(i: Inputs) -> list[Tensor]:
-    seen: list[Tensor] = []
+    grads: list[Tensor] = []
     h = i.x * 2
-    h.register_hook(lambda grad: seen.append(grad.detach()) or grad * 3)  # type: ignore[func-returns-value]
+    h.register_hook(lambda grad: grads.append(grad.detach()) or grad * 3)  # type: ignore[func-returns-value]
     h.retain_grad()
     (h * i.y.detach()).sum().backward()
-    return [h.grad, i.x.grad.clone(), *seen]
+    return [h.grad, i.x.grad.clone(), *grads]
 
 
 def gradients(i: Inputs) -> list[Tensor]:
@@ -116,15 +116,15 @@ def leaves(i: Inputs) -> list[object]:
 def replaced_values(i: Inputs) -> list[Tensor]:
     """Adversarial perturbations of features, as in PyG's FLAG example."""
     noise = torch.zeros_like(i.x).requires_grad_()
-    kept = i.y.detach() * 1
-    kept.data = kept * 3
+    replaced = i.y.detach() * 1
+    replaced.data = replaced * 3
     losses = []
     for _ in range(2):
-        losses.append(((i.x.detach() + noise) * kept).square().sum())
+        losses.append(((i.x.detach() + noise) * replaced).square().sum())
         losses[-1].backward()
         noise.data = noise.detach() + 0.1 * noise.grad.sign()
         noise.grad[:] = 0
-    return [*(loss.detach() for loss in losses), noise.detach(), noise.grad, kept]
+    return [*(loss.detach() for loss in losses), noise.detach(), noise.grad, replaced]
 
 
 def trained_rows(i: Inputs) -> list[Tensor]:
@@ -258,9 +258,9 @@ def _unequal_parameters() -> list[str]:
     weight = nn.Parameter(make_inputs(group.device).w + group.rank)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = (i.x @ weight).full_tensor()
+        result = (i.x @ weight).full_tensor()
         (i.x @ weight).full_tensor()
-    torch.testing.assert_close(found, make_inputs(group.device).x @ make_inputs(group.device).w)
+    torch.testing.assert_close(result, make_inputs(group.device).x @ make_inputs(group.device).w)
     torch.testing.assert_close(weight.detach(), make_inputs(group.device).w)
     with pytest.raises(ValueError, match="ids must be equal on all ranks"):
         i.x[torch.tensor([group.rank])]
@@ -279,12 +279,12 @@ def _compiled() -> None:
     i = partition(inputs, make_layout(group))
     compiled = torch.compile(network, backend="eager")
     w = inputs.w.clone().requires_grad_()
-    found = compiled(i.x, w, i.y)
-    found.sum().backward()
+    actual = compiled(i.x, w, i.y)
+    actual.sum().backward()
     expected_w = inputs.w.clone().requires_grad_()
     expected = network(inputs.x, expected_w, inputs.y)
     expected.sum().backward()
-    torch.testing.assert_close(found.full_tensor().detach(), expected.detach())
+    torch.testing.assert_close(actual.full_tensor().detach(), expected.detach())
     torch.testing.assert_close(w.grad, expected_w.grad)
 
 

@@ -73,8 +73,8 @@ def by_dim(name: str, *dims: object) -> Case:
                 for x in (i.x, i.h, i.x.t()):
                     if dim is None or max(dim if isinstance(dim, tuple) else (dim,)) < x.dim():
                         arguments = {} if dim is None else {"dim": dim, "keepdim": keepdim}
-                        found = getattr(torch, name)(x, **arguments)
-                        results += [found] if isinstance(found, Tensor) else list(found)
+                        result = getattr(torch, name)(x, **arguments)
+                        results += [result] if isinstance(result, Tensor) else list(result)
         return results
 
     return case

@@ -70,7 +70,7 @@ def train(
         model = make_model().double().to(i.b.device)
         optimizer = make_optimizer(model.parameters())
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2) if schedule else None
-        found: list[Any] = []
+        results: list[Any] = []
         with nullcontext() if isinstance(i.x, PartitionedTensor) else keyed_random():
             for _ in range(4):
                 model.train()
@@ -85,8 +85,8 @@ def train(
                     prediction = model(i.x).argmax(dim=-1)
                     correct = prediction[i.few] == i.labels[i.few]
                     accuracy = int(correct.sum()) / int(i.few.sum())
-                found += [float(loss), loss.item(), accuracy]
-        return [torch.tensor(found), *(value.clone() for value in model.state_dict().values())]
+                results += [float(loss), loss.item(), accuracy]
+        return [torch.tensor(results), *(value.clone() for value in model.state_dict().values())]
 
     return run
 

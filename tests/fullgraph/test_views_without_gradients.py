@@ -145,7 +145,7 @@ def test_one_row_follows_a_change_without_gradients(chunks: int) -> None:
 def test_a_new_leaf_of_rows_gets_its_gradient(chunks: int, make: Any) -> None:
     """Of offloaded rows it got none: a disturbance of the features was never trained."""
     x = _names(chunks, False)["x"]
-    made: Any = make(x, requires_grad=True)
-    assert made.is_leaf
-    (x * made).sum().backward()
-    torch.testing.assert_close(made.grad.full_tensor(), x.full_tensor())
+    new: Any = make(x, requires_grad=True)
+    assert new.is_leaf
+    (x * new).sum().backward()
+    torch.testing.assert_close(new.grad.full_tensor(), x.full_tensor())

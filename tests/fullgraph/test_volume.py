@@ -25,10 +25,10 @@ def test_volume_is_that_of_brute_force(
             counter = VolumeCounter(part.to(device), part.short().to(device), world_size)
             counter.add(*edges.to(device))
             rows, counts = brute_force_volume(edges, part, part, world_size)
-            found = counter.volume()
-            assert list(map(list, found.rows)) == rows
-            assert list(map(list, found.edges)) == counts
-            assert sum(found.num_edges) == edges.shape[1]
+            result = counter.volume()
+            assert list(map(list, result.rows)) == rows
+            assert list(map(list, result.edges)) == counts
+            assert sum(result.num_edges) == edges.shape[1]
 
 
 def test_bipartite_relation_in_pieces() -> None:

@@ -25,10 +25,10 @@ def graphs(device: torch.device) -> list[Graph]:
     return [random_graph(device), hub_graph(device, 1100), random_graph(device, num_edges=0)]
 
 
-def with_gradients(found: Tensor, *inputs: Tensor) -> Iterator[Tensor]:
-    yield found
-    weight = features(found.shape[0], tuple(found.shape[1:]), found.device, seed=9, grad=False)
-    yield from torch.autograd.grad(found, inputs, weight.to(found.dtype))
+def with_gradients(out: Tensor, *inputs: Tensor) -> Iterator[Tensor]:
+    yield out
+    weight = features(out.shape[0], tuple(out.shape[1:]), out.device, seed=9, grad=False)
+    yield from torch.autograd.grad(out, inputs, weight.to(out.dtype))
 
 
 @case("spmm_rows", "combine_spmm", "scatter_add_rows", "edge_values", exact=False)

@@ -145,8 +145,8 @@ def rows_of_other_machines(device: torch.device) -> Iterator[Tensor]:
         layout = split_layout("aabccc", rows, 500, device, numbers)
         for count in (0, 300, 70_000):
             ids = random_ids(rows, (count,), torch.int64).to(device)
-            found = find_rows(ids, layout.sets[0], layout.routes)
-            yield from (*found.location, found.keys, torch.from_numpy(found.host_keys))
+            result = find_rows(ids, layout.sets[0], layout.routes)
+            yield from (*result.location, result.keys, torch.from_numpy(result.host_keys))
 
 
 @case("sum_runs", "update_rows")

@@ -59,8 +59,8 @@ def sampled(
 ) -> Iterator[Tensor]:
     counts = options.get("subgraph") != "induced"
     sampler = NeighborSampler(store, fanouts, duplicate_counts=counts, **options)
-    for given in (seeds, seeds[:0]):
-        yield from tensors_of(sampler.sample(given, 7))
+    for ids in (seeds, seeds[:0]):
+        yield from tensors_of(sampler.sample(ids, 7))
 
 
 @case("sample_by_lane", *ADDED, *WRITTEN)

@@ -13,6 +13,6 @@ def kernels() -> set[str]:
     """Names of all kernels in `csrc/`."""
     files = [path for path in SOURCES.rglob("*") if path.suffix in (".cu", ".cuh")]
     texts = [path.read_text() for path in files]
-    found = [name for text in texts for name in _KERNEL.findall(text)]
-    assert len(found) == sum(text.count("__global__ void") for text in texts), "one was not found"
-    return set(found)
+    names = [name for text in texts for name in _KERNEL.findall(text)]
+    assert len(names) == sum(text.count("__global__ void") for text in texts), "one was not found"
+    return set(names)

@@ -83,12 +83,12 @@ def bits(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.uint8)
 
 
-held: list[Tensor] = []
+buffers: list[Tensor] = []
 
 
 def allocate(num_bytes: int) -> int:
-    held.append(torch.empty(max(num_bytes, 1), dtype=torch.uint8))
-    return held[-1].data_ptr()
+    buffers.append(torch.empty(max(num_bytes, 1), dtype=torch.uint8))
+    return buffers[-1].data_ptr()
 
 
 # Two destinations, four sources, five edges.
@@ -321,8 +321,8 @@ def coo_to_csc(t: Tensors) -> None:
 
 
 def rows_of_table(rows: int, columns: int) -> _C.TableView:
-    held.append(torch.ones(rows, columns))
-    return dense_view(held[-1], rows, 4 * columns)
+    buffers.append(torch.ones(rows, columns))
+    return dense_view(buffers[-1], rows, 4 * columns)
 
 
 @case("ids", ids=ints(0, 2, 4), out=reals(3, 6))
@@ -425,7 +425,7 @@ def distinct_nodes(t: Tensors) -> None:
 def lists(t: Tensors) -> _C.CscView:
     """Three nodes in a ring, in host memory."""
     parts = [ints(0, 1, 2, 3), ints(1, 2, 0), ints(0, 1, 2)]
-    held.extend(parts)
+    buffers.extend(parts)
     return _C.CscView(
         replicated=0, sharded=0, rows=3, num_edges=3, index_bytes=8, rank=0, replicas=[],
         shards=[], host=[part.data_ptr() for part in parts],
@@ -473,9 +473,9 @@ def forward_push(t: Tensors) -> None:
     products=torch.ones(2, 2, dtype=torch.float64),
 )  # fmt: skip
 def exact_products(t: Tensors) -> None:
-    held.append(reals(4, 3))
+    buffers.append(reals(4, 3))
     _C.exact_products(
-        table=dense_view(held[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None,
+        table=dense_view(buffers[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None,
         launch=LAUNCH, **t,
     )  # fmt: skip
 
@@ -486,10 +486,10 @@ def exact_products(t: Tensors) -> None:
     ids=ints(*[0] * 8).view(2, 4),
 )  # fmt: skip
 def rank_products(t: Tensors) -> None:
-    held.append(reals(4, 3))
+    buffers.append(reals(4, 3))
     _C.rank_products(
-        table=dense_view(held[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None, most=2,
-        launch=LAUNCH, **t,
+        table=dense_view(buffers[-1], 4, 12), dtype=_C.DType.float32, codec=None, scales=None,
+        most=2, launch=LAUNCH, **t,
     )  # fmt: skip
 
 
@@ -508,10 +508,10 @@ def round_queries(t: Tensors) -> None:
     kept=narrow(0, 0), largest_norm=reals(1), failed=bits(2, 2), state=narrow(0, 0),
 )  # fmt: skip
 def find_large_products(t: Tensors) -> None:
-    held.append(bits(5, 64))
+    buffers.append(bits(5, 64))
     _C.find_large_products(
-        kind=_C.ProductKind.int8, rows=held[-1].data_ptr(), num_rows=5, row_bytes=64,
-        scales=held[-1].data_ptr(), scale_bytes=64, place=(0, 1), underflow=1e-30,
+        kind=_C.ProductKind.int8, rows=buffers[-1].data_ptr(), num_rows=5, row_bytes=64,
+        scales=buffers[-1].data_ptr(), scale_bytes=64, place=(0, 1), underflow=1e-30,
         stages=[(4, False, False, 1, False), (1, True, False, 1, True)], num_places=5,
         guesses=True, launch=LAUNCH, **t,
     )  # fmt: skip
@@ -626,20 +626,20 @@ def test_small_tensors_are_refused(name: str) -> None:
         least = 1 if "grad_" in tensor or tensor == "indices" else 0
         sizes = {least, len(tensors[tensor]) - 1}
         for size in sizes:
-            given = copies(tensors)
-            given[tensor] = given[tensor][:size].clone()
+            arguments = copies(tensors)
+            arguments[tensor] = arguments[tensor][:size].clone()
             with named_case(tensor, size), pytest.raises((ValueError, IndexError)):
-                call(given)
+                call(arguments)
 
 
 @named_cases("name", CASES)
 def test_other_dtypes_are_refused(name: str) -> None:
     tensors, call, _ = CASES[name]
     for tensor in tensors.keys() - ANY_DTYPE.get(name, frozenset()):
-        given = copies(tensors)
-        given[tensor] = given[tensor].to(OTHER.get(given[tensor].dtype, torch.int64))
+        arguments = copies(tensors)
+        arguments[tensor] = arguments[tensor].to(OTHER.get(arguments[tensor].dtype, torch.int64))
         with named_case(tensor), pytest.raises((ValueError, TypeError)):
-            call(given)
+            call(arguments)
 
 
 HUGE = 1 << 62
@@ -702,7 +702,7 @@ CHANGES = [
 def test_values_out_of_range(name: str, tensor: str, at: int, value: int) -> None:
     """What users change after the structure was made is an error, and nothing else is accessed."""
     tensors, call, _ = CASES[name]
-    given = copies(tensors)
-    given[tensor][at] = value
+    arguments = copies(tensors)
+    arguments[tensor][at] = value
     with pytest.raises(IndexError) if tensor in READ.get(name, EDGES) else suppress(IndexError):
-        call(given)
+        call(arguments)

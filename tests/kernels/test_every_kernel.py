@@ -34,10 +34,10 @@ def test_results(name: str, device: torch.device) -> None:
     case = CASES[name]
     on_cpu = device.type == "cpu"
     with running(16, 1) if on_cpu else nullcontext():
-        found = [tensor.cpu() for tensor in case.run(device)]
+        results = [tensor.cpu() for tensor in case.run(device)]
     peergraph.synchronize()
     expected = list(case.run(torch.device("cpu")))
-    for got, want in zip(found, expected, strict=True):
+    for got, want in zip(results, expected, strict=True):
         assert got.shape == want.shape
         assert got.dtype == want.dtype
         if case.exact or on_cpu:

@@ -78,8 +78,8 @@ OPERATIONS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
 def test_negative_views_in_operations(name: str) -> None:
     shape, operation = OPERATIONS[name]
     x = scores(shape)
-    found, expected = operation(torch._neg_view(x)), operation(-x)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    actual, expected = operation(torch._neg_view(x)), operation(-x)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 @named_cases("name", sorted(OPERATIONS.keys() - {"activate"}))
@@ -92,11 +92,11 @@ def test_wrappers_in_operations(name: str) -> None:
 
 def test_gradients_that_are_negative_views() -> None:
     x = scores((4, 3)).requires_grad_()
-    (found,) = torch.autograd.grad(
+    (actual,) = torch.autograd.grad(
         g_spmm(csc(), "copy_u", "sum", x=x), x, torch._neg_view(scores((4, 3)))
     )
     (expected,) = torch.autograd.grad(g_spmm(csc(), "copy_u", "sum", x=x), x, -scores((4, 3)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_wrappers_at_tables(table: Table) -> None:

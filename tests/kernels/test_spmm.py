@@ -176,11 +176,11 @@ def test_sums_in_blocks_of_columns(
     blocked = matrix_of(graph)
     blocked.blocks_columns = True
     for mean in (False, True):
-        expected, found = (
+        expected, actual = (
             whole.sum_messages(x, e, message, mean),
             blocked.sum_messages(x, e, message, mean),
         )
-        torch.testing.assert_close(found, expected, **TOLERANCE[torch.float32])
+        torch.testing.assert_close(actual, expected, **TOLERANCE[torch.float32])
     twice = blocked.sum_messages(x, e, message)
     blocked.add_messages(twice, x, e, message)
     torch.testing.assert_close(twice, 2 * whole.sum_messages(x, e, message), rtol=1e-4, atol=1e-3)
@@ -230,12 +230,12 @@ def test_schedules_give_the_same_sums(
     for mean in (False, True):
         expected = spmm(x, e, plain, message, mean)
         torch.testing.assert_close(spmm(x, e, other, message, mean), expected)
-    for found, wanted in zip(
+    for actual, expected_result in zip(
         spmm_minmax(x, e, other, message, False),
         spmm_minmax(x, e, plain, message, False),
         strict=True,
     ):
-        assert torch.equal(found, wanted)
+        assert torch.equal(actual, expected_result)
     by_row = features(graph.num_destinations, (width,), device, torch.float64, grad=False)
     torch.testing.assert_close(
         spmm_transposed_atomic(by_row, e, None, other, message),

@@ -47,8 +47,8 @@ class Relations(nn.Module):
         self.last = nn.Linear(6, 3)
 
     def forward(self, data: HeteroData) -> Tensor:
-        found = self.conv(data.x_dict, data.edge_index_dict)
-        out: Tensor = self.last(found["paper"].relu()) + found["author"].mean()
+        result = self.conv(data.x_dict, data.edge_index_dict)
+        out: Tensor = self.last(result["paper"].relu()) + result["author"].mean()
         return out
 
 
@@ -62,21 +62,21 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def _trained(model: nn.Module, forward: Callable[[], Tensor], y: Tensor, mask: Tensor) -> Any:
     """Losses of two steps, the gradients of the second, running statistics, exact inference."""
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
         optimizer.zero_grad()
         loss = F.cross_entropy(forward()[mask], y[mask])
         loss.backward()
         optimizer.step()
-        found.append(loss.detach())
-    found += [p.grad for p in model.parameters() if p.grad is not None]
+        results.append(loss.detach())
+    results += [p.grad for p in model.parameters() if p.grad is not None]
     model.eval()
     with torch.no_grad():
         out = forward()
-    found += [out.full_tensor() if isinstance(out, PartitionedTensor) else out]
-    found += list(model.buffers())
-    return [tensor.detach().cpu().clone() for tensor in found]
+    results += [out.full_tensor() if isinstance(out, PartitionedTensor) else out]
+    results += list(model.buffers())
+    return [tensor.detach().cpu().clone() for tensor in results]
 
 
 def pyg_runs(device: torch.device, hosts: str = "") -> Results:

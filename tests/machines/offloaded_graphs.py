@@ -86,7 +86,7 @@ def check_offloaded_bytes() -> None:
         out: list[torch.Tensor] = []
         structure = next(iter(graph.structures.values()))
         transfers = structure.chunked.transfers()
-        found = sent(lambda: out.append(structure.spmm("copy_u", "sum", data.x).full_tensor()))
+        actual = sent(lambda: out.append(structure.spmm("copy_u", "sum", data.x).full_tensor()))
         by_rank = group.all_gather([sorted(rows) for rows in _received(transfers)])
         machines = group.machines.ranks
         once = sum(
@@ -101,7 +101,7 @@ def check_offloaded_bytes() -> None:
             for ranks in machines
             for count in (graph.node_layouts[NODE].counts[rank] for rank in ranks)
         )
-        assert found - gathered * _ROW_BYTES == once * _ROW_BYTES
+        assert actual - gathered * _ROW_BYTES == once * _ROW_BYTES
         assert once < each
     with named_case("bytes of an epoch"):
         for _ in range(3):  # The third epoch reuses the sum of the features, as later ones do.
@@ -137,8 +137,8 @@ def check_written_rows() -> None:
             assert isinstance(table, DistributedTable) == (machines == "shard")
             write_rows(data.x + 1, table)
             ids = torch.arange(_NODES)
-            found = table.collective_read(ids) if machines == "shard" else table.gather(ids)  # type: ignore[attr-defined]
-            assert torch.equal(found, values)
+            result = table.collective_read(ids) if machines == "shard" else table.gather(ids)  # type: ignore[attr-defined]
+            assert torch.equal(result, values)
             with pytest.raises(TypeError, match=r"float32.*float64|float64.*float32"):
                 write_rows(data.x.double(), table)
             store.close()

@@ -49,14 +49,14 @@ class Training:
         seeds = torch.arange(rank, NODES, world_size)
         loader: Any = DataLoader(seeds, 7, shuffle=True, collate_fn=self._batch)  # type: ignore[arg-type]
         self.loader = StatefulLoader(loader, seed=3)
-        self.seen: list[torch.Tensor] = []
+        self.batches: list[torch.Tensor] = []
 
     def _batch(self, seeds: list[torch.Tensor]) -> torch.Tensor:
         return self._sampler.sample(torch.stack(seeds), next_seed()).nodes[NODE]
 
     def step(self, nodes: torch.Tensor) -> None:
         """One step of the optimizer."""
-        self.seen.append(nodes)
+        self.batches.append(nodes)
         torch.rand(3)  # the training's own numbers do not change batches
         self.optimizer.zero_grad()
         self.model(self._x.gather(nodes)).square().mean().backward()
@@ -109,9 +109,9 @@ def main(folder: Path, host: str) -> None:
     for _ in range(EPOCHS):
         for nodes in expected.loader:
             expected.step(nodes)
-    done = len(training.seen)
+    done = len(training.batches)
     assert (first["epoch"], first["batch"]) == (LAST_EPOCH, LAST_BATCH)
-    assert all(map(torch.equal, training.seen, expected.seen[-done:]))
+    assert all(map(torch.equal, training.batches, expected.batches[-done:]))
     for mine, theirs in zip(training.model.parameters(), expected.model.parameters(), strict=True):
         # To rounding: DistributedDataParallel orders its sums anew after the first step.
         torch.testing.assert_close(mine, theirs)

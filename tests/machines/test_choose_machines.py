@@ -25,7 +25,7 @@ def _source() -> GraphSource:
 def _builds() -> list[tuple[bool, str]]:
     group = Group.current(device="cpu", timeout=200)
     source = _source() if group.rank == 0 else None
-    found = []
+    results = []
 
     def build(room: int, **options: Any) -> None:
         # Only the second machine has little memory.
@@ -36,7 +36,7 @@ def _builds() -> list[tuple[bool, str]]:
         is_split = isinstance(store.node_table("x"), DistributedTable)
         assert is_split == (store.exchange is not None)
         assert Plan.from_dict(store.plan.to_dict()) == store.plan
-        found.append((is_split, str(store.plan).splitlines()[1].strip()))
+        results.append((is_split, str(store.plan).splitlines()[1].strip()))
         ids = torch.arange(group.machines.rank, NODES, 3)
         rows = store.node_table("x")
         values = rows.collective_read(ids) if is_split else rows.gather(ids)  # type: ignore[attr-defined]
@@ -50,15 +50,15 @@ def _builds() -> list[tuple[bool, str]]:
     with named_case("a copy for each rank"):
         build(600_000, plan="host")
         build(800_000, plan="replicated")
-    return found
+    return results
 
 
 @pytest.mark.timeout(500)
 def test_what_fits_each_machine_is_replicated() -> None:
-    found = run_on_hosts(_builds, "abb", timeout_s=240)
-    assert found[0] == found[1] == found[2]
-    assert [is_split for is_split, _ in found[0]] == [False, True, False, True]
-    reasons = [reason for _, reason in found[0]]
+    results = run_on_hosts(_builds, "abb", timeout_s=240)
+    assert results[0] == results[1] == results[2]
+    assert [is_split for is_split, _ in results[0]] == [False, True, False, True]
+    reasons = [reason for _, reason in results[0]]
     assert reasons[0].startswith("machines='replicate': a whole store takes 5")
     assert reasons[1].startswith("machines='shard': a whole store takes 5")
     assert "of machine 1 (b), which may give 390.6 KiB" in reasons[1]

@@ -59,8 +59,8 @@ def expected() -> Results:
         return results | (dgl_runs() if HAS_DGL else {})
 
 
-def _compare(found: list[Results], expected: Results, tolerance: float) -> None:
-    for rank, results in enumerate(found):
+def _compare(actual: list[Results], expected: Results, tolerance: float) -> None:
+    for rank, results in enumerate(actual):
         for name, tensors in results.items():
             with named_case(name, "rank", rank):
                 torch.testing.assert_close(tensors, expected[name], rtol=tolerance, atol=tolerance)
@@ -80,8 +80,8 @@ def test_results_are_those_of_one_process_on_two_gpus(expected: Results) -> None
 @pytest.mark.gpus(4)
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abab"])
 def test_results_are_those_of_one_process_on_four_gpus(hosts: str, expected: Results) -> None:
-    found = run_on_hosts(_runs, hosts, "cuda", hosts, device="cuda", timeout_s=400)
-    _compare(found, expected, 1e-8)
+    results = run_on_hosts(_runs, hosts, "cuda", hosts, device="cuda", timeout_s=400)
+    _compare(results, expected, 1e-8)
 
 
 def _edges(seed: int = 0) -> torch.Tensor:
@@ -162,10 +162,10 @@ def _check_sources() -> None:
     rank = dist.get_rank()
     with named_case("one rank brings the graph"):
         mine = data if rank == 0 else None
-        found = peergraph_pyg.full_graph(mine, device="cpu")
-        assert torch.equal(found.x.full_tensor(), data.x)
-        assert torch.equal(found.edge_attr.full_tensor(), data.edge_attr)
-        assert found.name == data.name
+        graph = peergraph_pyg.full_graph(mine, device="cpu")
+        assert torch.equal(graph.x.full_tensor(), data.x)
+        assert torch.equal(graph.edge_attr.full_tensor(), data.edge_attr)
+        assert graph.name == data.name
     with named_case("graphs that differ"):
         data.edge_index = _edges(Group.current("cpu").machines.index)
         with pytest.raises(ValueError, match="disagree about edges"):

@@ -55,16 +55,16 @@ def _split_rows(device: str) -> None:
     options: Any = {"device": place, "machines": "shard", "hot_ratio": 0.25}
     narrow = peergraph_pyg.share(_data(), storage=_STORAGE, **options)
     full = peergraph_pyg.share(plain, **options)
-    found, traffic = [], []
+    results, traffic = [], []
     for graph in (narrow, full):
         store = peergraph_pyg.store_of(graph)
         table = store.node_table("x")
         assert isinstance(table, DistributedTable)
         assert table.dtype == torch.float32
         before = _traffic(store)
-        found.append(_batches(graph, place))
+        results.append(_batches(graph, place))
         traffic.append(_traffic(store) - before)
-    for mine, other in zip(*found, strict=True):
+    for mine, other in zip(*results, strict=True):
         for left, right in zip(mine, other, strict=True):
             assert left.dtype == right.dtype
             assert torch.equal(left, right)

@@ -34,7 +34,7 @@ def _losses(device: str, bringing: str) -> list[list[float]]:
     torch.manual_seed(0)
     model = DistributedDataParallel(SAGEConv(5, 4).to(place))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found = []
+    results = []
     for epoch in range(2):
         torch.manual_seed(100 * epoch + machines.rank)
         loader = NeighborLoader(shared, [3], input_nodes=seeds, batch_size=4, shuffle=True)
@@ -49,17 +49,17 @@ def _losses(device: str, bringing: str) -> list[list[float]]:
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss))
-        found.append(losses)
+        results.append(losses)
     dist.barrier()
     peergraph_pyg.store_of(shared).close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abab"])
 def test_losses_are_those_of_one_machine(hosts: str) -> None:
     bringing = "each machine" if hosts == "abab" else "machine 0"
-    found = run_on_hosts(_losses, hosts, "cpu", bringing)
-    assert found == run_on_hosts(_losses, "aaaa", "cpu", "each machine")
+    results = run_on_hosts(_losses, hosts, "cpu", bringing)
+    assert results == run_on_hosts(_losses, "aaaa", "cpu", "each machine")
 
 
 @pytest.mark.gpus(2)
@@ -76,8 +76,8 @@ def _compare_losses_on_gpus(one: str, layouts: list[str]) -> None:
     expected = run_on_hosts(_losses, one, "cuda", "machine 0", device="cuda")
     for hosts in layouts:
         with named_case(hosts):
-            found = run_on_hosts(_losses, hosts, "cuda", "machine 0", device="cuda")
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+            results = run_on_hosts(_losses, hosts, "cuda", "machine 0", device="cuda")
+            torch.testing.assert_close(results, expected, rtol=1e-5, atol=1e-6)
 
 
 def _source(seed: int = 0, nodes: int = 50, pieces: bool = False) -> GraphSource:

@@ -62,10 +62,10 @@ def _tensors(batch: Any) -> dict[Any, Tensor]:
     }
 
 
-def _check_same(found: Iterable[Any], expected: Iterable[Any], least: int = 0) -> None:
+def _check_same(actual: Iterable[Any], expected: Iterable[Any], least: int = 0) -> None:
     """Checks that batches are equal, bit for bit, and that there are at least `least`."""
     count = 0
-    for mine, other in zip(found, expected, strict=True):
+    for mine, other in zip(actual, expected, strict=True):
         left, right = _tensors(mine), _tensors(other)
         assert left.keys() == right.keys()
         for name, value in left.items():
@@ -111,11 +111,11 @@ class _Graphs:
 
     def check(self, batches: Any, least: int = 0) -> None:
         """Checks that `batches` of both graphs are equal, from the same state of the generator."""
-        found = []
+        results = []
         for graph in (self.split, self.whole):
             torch.manual_seed(self.machines.rank)
-            found.append(list(batches(graph)))
-        _check_same(*found, least)
+            results.append(list(batches(graph)))
+        _check_same(*results, least)
 
     def close(self) -> None:
         for graph in (self.split, self.whole):
@@ -235,20 +235,20 @@ def _check_traffic(graphs: _Graphs) -> None:
     # Ends loops before this one, in which threads of other ranks may still answer.
     table.collective_read(torch.empty(0, dtype=torch.int64))
     before = store.network_traffic()
-    needed: list[set[int]] = []
+    remote_rows: list[set[int]] = []
     edges: list[set[int]] = []
     for batch in _loader(graphs.split, seeds):
         remote = [batch.n_id[table.is_remote(batch.n_id).cpu()].cpu()]
         of_edges = store.edge_table("edge_attr", store.edge_types[0])
         assert isinstance(of_edges, DistributedTable)
-        needed.append(set(remote[0].tolist()))
+        remote_rows.append(set(remote[0].tolist()))
         edges.append(set(batch.e_id[of_edges.is_remote(batch.e_id)].tolist()))
     # Counts the answers of ranks without seeds, too: their threads end with this loop.
     table.collective_read(torch.empty(0, dtype=torch.int64))
     traffic = store.network_traffic() - before
-    found: list[Any] = [None] * machines.world_size
-    dist.all_gather_object(found, (needed, edges, traffic))
-    mine = [found[rank] for rank in machines.local_ranks]
+    results: list[Any] = [None] * machines.world_size
+    dist.all_gather_object(results, (remote_rows, edges, traffic))
+    mine = [results[rank] for rank in machines.local_ranks]
     most = max(len(each[0]) for each in mine)
 
     def distinct(part: int) -> int:
@@ -262,9 +262,11 @@ def _check_traffic(graphs: _Graphs) -> None:
     assert sum(each[2].ids_sent for each in mine) == nodes + links
     # The tables x and wide, and edge_attr.
     assert sum(each[2].rows_received for each in mine) == 2 * nodes + links
-    total = [sum(getattr(each[2], name) for each in found) for name in ("rows_sent", "bytes_sent")]
+    total = [
+        sum(getattr(each[2], name) for each in results) for name in ("rows_sent", "bytes_sent")
+    ]
     received = ("rows_received", "bytes_received")
-    assert total == [sum(getattr(each[2], name) for each in found) for name in received]
+    assert total == [sum(getattr(each[2], name) for each in results) for name in received]
 
 
 def _losses(
@@ -316,16 +318,16 @@ def _check_raising(graphs: _Graphs) -> None:
 
 def _check_blocks(graphs: _Graphs) -> None:
     """The limit of thread blocks applies to the gathers of batches, and to nothing else."""
-    found: list[int] = []
+    results: list[int] = []
 
     def note(batch: Any) -> Any:
-        found.append(most_blocks())
+        results.append(most_blocks())
         return batch
 
     seeds = graphs.seeds(60)
     for _ in peergraph_pyg.prefetch(_loader(graphs.split, seeds, transform=note), max_blocks=7):
         assert most_blocks() == 0
-    assert found == [7] * -(-len(seeds) // 3)
+    assert results == [7] * -(-len(seeds) // 3)
 
 
 def _all_cases(device: str, batches_per_exchange: int) -> None:
@@ -335,8 +337,8 @@ def _all_cases(device: str, batches_per_exchange: int) -> None:
     with named_case("traffic"):
         _check_traffic(graphs)
     with named_case("losses"):
-        found = _losses(graphs.split, graphs, place)
-        assert found == _losses(graphs.whole, graphs, place)
+        result = _losses(graphs.split, graphs, place)
+        assert result == _losses(graphs.whole, graphs, place)
     with named_case("an exception in one loop"):
         _check_raising(graphs)
     with named_case("blocks of a gather"):
@@ -365,8 +367,8 @@ def _cases_by_layout(device: str, batches_per_exchange: int) -> None:
     with named_case("traffic"):
         _check_traffic(graphs)
     with named_case("losses"):
-        found = _losses(graphs.split, graphs, place)
-        assert found == _losses(graphs.whole, graphs, place)
+        result = _losses(graphs.split, graphs, place)
+        assert result == _losses(graphs.whole, graphs, place)
     graphs.close()
 
 

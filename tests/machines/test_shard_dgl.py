@@ -45,14 +45,14 @@ def _graphs(batch: Any) -> Iterator[Any]:
 
 def _values(batch: Any) -> Values:
     """Structure and data of all graphs of a batch, as lists."""
-    found: Values = []
+    results: Values = []
     for graph in _graphs(batch):
         for edge_type in graph.canonical_etypes:
-            found.append(torch.stack(graph.edges(etype=edge_type)).tolist())
+            results.append(torch.stack(graph.edges(etype=edge_type)).tolist())
         for frame in (*graph._node_frames, *graph._edge_frames):
             columns = sorted(frame._columns.items())
-            found.append({name: c.data.tolist() for name, c in columns if not _is_whole(c)})
-    return found
+            results.append({name: c.data.tolist() for name, c in columns if not _is_whole(c)})
+    return results
 
 
 class _OnGpu(torch.Tensor):
@@ -81,12 +81,12 @@ def _is_whole(column: Any) -> bool:
 
 
 def _epoch(loader: Iterable[Any], limit: int | None = None) -> list[Values]:
-    found: list[Values] = []
+    results: list[Values] = []
     for batch in loader:
-        found.append(_values(batch))
-        if len(found) == limit:
+        results.append(_values(batch))
+        if len(results) == limit:
             break
-    return found
+    return results
 
 
 def _mine(count: int) -> torch.Tensor:
@@ -112,7 +112,7 @@ def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
     store = peergraph_dgl.store_of(g)
     is_split = isinstance(store.node_table("x"), DistributedTable)
     assert is_split == (store.exchange is not None) == (options["machines"] == "shard")
-    found: dict[str, list[Values]] = {}
+    results: dict[str, list[Values]] = {}
 
     def loader(sampler: Any, seeds: Any = None, graph: Any = g, **more: Any) -> Any:
         seeds = _mine(NODES) if seeds is None else seeds
@@ -130,8 +130,8 @@ def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
         "labor": LaborSampler([3, 2]),
     }.items():  # fmt: skip
         with named_case(name):
-            found[name] = _epoch(loader(sampler))
-            assert len(found[name]) == -(-_mine(NODES).numel() // 4)
+            results[name] = _epoch(loader(sampler))
+            assert len(results[name]) == -(-_mine(NODES).numel() // 4)
     with named_case("values are those of the graph"):
         for _, _, blocks in loader(NeighborSampler([3, 2])):
             for block in blocks:
@@ -142,14 +142,14 @@ def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
                 # A copy and a selection have the rows, too.
                 assert torch.equal(block.local_var().srcdata["x"].cpu(), graph.ndata["x"][ids])
     with named_case("loops that are left, and loops within loops"):
-        found["left"] = _epoch(loader(NeighborSampler([3])), 1 + rank)
+        results["left"] = _epoch(loader(NeighborSampler([3])), 1 + rank)
         # They have equally many batches on all ranks. Both draw random numbers a batch ahead.
         outer = peergraph_dgl.stateful(loader(NeighborSampler([3]), torch.arange(10)))
         inner = peergraph_dgl.stateful(loader(NeighborSampler([2]), torch.arange(rank, rank + 10)))
         pairs = zip(outer, inner, strict=True)
-        found["zipped"] = [[*_values(a), *_values(b)] for a, b in pairs]
+        results["zipped"] = [[*_values(a), *_values(b)] for a, b in pairs]
     with named_case("workers"):
-        found["workers"] = _epoch(loader(NeighborSampler([3]), num_workers=1)) if (
+        results["workers"] = _epoch(loader(NeighborSampler([3]), num_workers=1)) if (
             device == "cpu"
         ) else []  # fmt: skip
     with named_case("a graph without DGL's formats, which draws torch's random numbers"):
@@ -157,9 +157,9 @@ def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
         edges = as_edge_prediction_sampler(
             NeighborSampler([3, 2]), negative_sampler=negative_sampler.GlobalUniform(2)
         )
-        found["from_store"] = _epoch(loader(NeighborSampler([3, 2]), graph=plain))
-        found["subgraphs"] = _epoch(loader(ShaDowKHopSampler([3, 2]), graph=plain))
-        found["edges"] = _epoch(loader(edges, _mine(EDGES)[:20], plain))
+        results["from_store"] = _epoch(loader(NeighborSampler([3, 2]), graph=plain))
+        results["subgraphs"] = _epoch(loader(ShaDowKHopSampler([3, 2]), graph=plain))
+        results["edges"] = _epoch(loader(edges, _mine(EDGES)[:20], plain))
     with named_case("edges and negative edges of DGL's graph"):
         for _, positive, negative, blocks in loader(edges, _mine(EDGES)[:20]):
             assert positive.num_nodes() == negative.num_nodes() == blocks[-1].num_dst_nodes()
@@ -171,21 +171,21 @@ def _batches(device: str, **options: Any) -> dict[str, list[Values]]:
             return peergraph_dgl.stateful(loader(NeighborSampler([3, 2])), seed=5)
 
         first, second = stateful(), stateful()
-        found["stateful"] = [*_epoch(first), *_epoch(first)]
-        count = len(found["stateful"]) // 2
+        results["stateful"] = [*_epoch(first), *_epoch(first)]
+        count = len(results["stateful"]) // 2
         second.set_epoch(1, min(2, count))
-        assert _epoch(second, 3) == found["stateful"][count:][min(2, count) :][:3]
+        assert _epoch(second, 3) == results["stateful"][count:][min(2, count) :][:3]
     if is_split:
         _check_errors(g, store, graph, loader)
     hetero = random_hetero()
     h = peergraph_dgl.share(hetero if rank == 0 else None, device=place, **options)
     with named_case("several types"):
         seeds = {"item": _mine(50), "user": _mine(30)}
-        found["hetero"] = _epoch(loader(NeighborSampler([3, 2]), seeds, h))
+        results["hetero"] = _epoch(loader(NeighborSampler([3, 2]), seeds, h))
     dist.barrier()
     peergraph_dgl.store_of(h).close()
     store.close()
-    return found
+    return results
 
 
 def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
@@ -217,11 +217,11 @@ def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
 
 def _compare(device: str, batches_per_exchange: int) -> None:
     """Compares batches of a split graph with those of a graph that is whole on each machine."""
-    found = _batches(
+    result = _batches(
         device, machines="shard", hot_ratio=0.2, batches_per_exchange=batches_per_exchange
     )
     for name, batches in _batches(device, machines="replicate").items():
-        assert found[name] == batches, name
+        assert result[name] == batches, name
 
 
 @pytest.mark.timeout(500)

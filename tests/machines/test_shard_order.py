@@ -83,9 +83,9 @@ def _calls_by_next(device: str, batches_per_exchange: int, expected: dict[int, l
 
     def recording_start_transfer(fetched: FetchedRows) -> Any:
         if threading.current_thread() is threading.main_thread():
-            found = f"send {requested.index(fetched)}"
-            if not any(found in of_next for of_next in calls.values()):
-                calls[returned].append(found)
+            event = f"send {requested.index(fetched)}"
+            if not any(event in of_next for of_next in calls.values()):
+                calls[returned].append(event)
         return start_transfer(fetched)
 
     with (

@@ -212,11 +212,11 @@ def _freed(device: str, batches_per_exchange: int) -> None:
     received: dict[int, list[weakref.ref[torch.Tensor]]] = {}
     complete = ExchangeRound.complete
 
-    def recording_complete(found: ExchangeRound) -> None:
-        plan = found._plan
-        complete(found)
+    def recording_complete(exchange_round: ExchangeRound) -> None:
+        plan = exchange_round._plan
+        complete(exchange_round)
         if plan is not None:
-            rows = found.rows.values()
+            rows = exchange_round.rows.values()
             received[plan.number] = [weakref.ref(v) for r in rows for v in r.values.values()]
 
     gc.disable()
@@ -225,8 +225,8 @@ def _freed(device: str, batches_per_exchange: int) -> None:
             del batch
             assert len(received) >= number // batches_per_exchange
             assert all(received.values())
-            kept = [n for n, refs in received.items() if any(r() is not None for r in refs)]
-            assert kept in ([], [number // batches_per_exchange])
+            alive = [n for n, refs in received.items() if any(r() is not None for r in refs)]
+            assert alive in ([], [number // batches_per_exchange])
     assert len(received) == -(-8 // batches_per_exchange)
     peergraph_pyg.store_of(shared).close()
 

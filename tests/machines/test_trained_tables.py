@@ -58,14 +58,14 @@ def _trains(device: str) -> dict[str, torch.Tensor]:
     embedding.pending.append((ids, torch.zeros(1, WIDTH, device=group.device)))
     with pytest.raises((IndexError, RuntimeError), match=r"out of range|rank 0 failed"):
         adam.step()
-    found = {"steps": torch.tensor([e.row_state.step for e in (embedding, *others)])}  # type: ignore[union-attr]
+    results = {"steps": torch.tensor([e.row_state.step for e in (embedding, *others)])}  # type: ignore[union-attr]
     for number, one in enumerate((embedding, *others)):
-        found.update({f"{number}.{name}": table.read() for name, table in one.tables().items()})
-    return found
+        results.update({f"{number}.{name}": table.read() for name, table in one.tables().items()})
+    return results
 
 
-def _assert_equal(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    for mine, theirs in zip(found, expected, strict=True):
+def _assert_equal(actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for mine, theirs in zip(actual, expected, strict=True):
         assert mine.keys() == theirs.keys()
         for name in mine:
             assert torch.equal(mine[name], theirs[name]), name
@@ -73,9 +73,9 @@ def _assert_equal(found: Sequence[Any], expected: Sequence[Any]) -> None:
 
 @pytest.mark.parametrize("hosts", ["aabb", "abbb"])
 def test_rows_are_those_of_one_machine(hosts: str) -> None:
-    found = run_on_hosts(_trains, hosts, "cpu")
-    _assert_equal(found, [found[0]] * 4)
-    _assert_equal(found, run_on_hosts(_trains, "aaaa", "cpu"))
+    results = run_on_hosts(_trains, hosts, "cpu")
+    _assert_equal(results, [results[0]] * 4)
+    _assert_equal(results, run_on_hosts(_trains, "aaaa", "cpu"))
 
 
 def _saves(device: str, folder: str) -> torch.Tensor:
@@ -124,13 +124,13 @@ def _trains_and_loads(device: str, folder: str) -> tuple[dict[str, torch.Tensor]
 @pytest.mark.gpus(2)
 def test_rows_are_those_of_one_machine_and_checkpoints_load_on_gpus(tmp_path: Path) -> None:
     """Once for each number of machines: processes take longer to start on GPUs than to train."""
-    found, (saved, *_) = zip(
+    actual, (saved, *_) = zip(
         *run_on_hosts(_trains_and_saves, "ab", "cuda", str(tmp_path), device="cuda"), strict=True
     )
     expected, (loaded, *_) = zip(
         *run_on_hosts(_trains_and_loads, "aa", "cuda", str(tmp_path), device="cuda"), strict=True
     )
-    _assert_equal(found, expected)
+    _assert_equal(actual, expected)
     torch.testing.assert_close(loaded, saved)
 
 

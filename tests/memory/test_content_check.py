@@ -186,21 +186,21 @@ def test_captured_comparisons_cuda() -> None:
     """A graph compares at each replay; one that also writes the digests follows the tensor."""
     edges = torch.randint(0, 99, (2, 3000), device=GPU)
     check = ContentCheck([edges])
-    kept, fresh = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(kept):
+    compares, fresh = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(compares):
         assert check.is_unchanged([edges])
     with torch.cuda.graph(fresh):
         inner = ContentCheck([edges])
         assert inner.is_unchanged([edges])
     del check
     for _ in range(2):
-        kept.replay()
+        compares.replay()
         fresh.replay()
     peergraph.synchronize(GPU)
     edges.copy_(edges.flip(1))
     fresh.replay()
     peergraph.synchronize(GPU)
-    kept.replay()
+    compares.replay()
     with pytest.raises(RuntimeError, match=f"^edge_index {NOT_COUNTED}"):
         peergraph.synchronize(GPU)
 

@@ -124,10 +124,10 @@ def test_in_a_side_stream() -> None:
     side.wait_stream(torch.cuda.current_stream())
     for _ in range(10):
         with torch.cuda.stream(side):
-            found = table.gather(ids)
-            again = found.clone()
+            actual = table.gather(ids)
+            again = actual.clone()
         side.synchronize()
-        assert same_bits(found, expected)
+        assert same_bits(actual, expected)
         assert same_bits(again, expected)
     table.close()
 

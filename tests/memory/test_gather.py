@@ -30,10 +30,10 @@ def group(device: torch.device) -> Group:
 
 def check(table: Table, rows: torch.Tensor, ids: torch.Tensor) -> None:
     expected = plain_gather(rows, ids)
-    for given in {ids.device, table.device}:
-        found = table.gather(ids.to(given))
-        assert found.device == table.device
-        assert same_bits(found, expected)
+    for device_of_ids in {ids.device, table.device}:
+        actual = table.gather(ids.to(device_of_ids))
+        assert actual.device == table.device
+        assert same_bits(actual, expected)
 
 
 def gather_and_wait(table: Table, ids: torch.Tensor, padded: bool = False) -> None:
@@ -85,8 +85,8 @@ def test_padding(group: Group, kind: str, width: int) -> None:
         ids = random_ids(6000, (count,), torch.int64)
         ids[::3] = -1
         expected = torch.where((ids < 0)[:, None], torch.zeros(()), rows[ids.clamp(min=0)])
-        for given in {ids.device, table.device}:
-            assert same_bits(table.gather(ids.to(given), padded=True), expected)
+        for device_of_ids in {ids.device, table.device}:
+            assert same_bits(table.gather(ids.to(device_of_ids), padded=True), expected)
             peergraph.synchronize()
     with pytest.raises(IndexError, match=r"ids\[0\] = -1"):
         gather_and_wait(table, ids)
@@ -258,10 +258,10 @@ def test_bad_ids_on_the_gpu_give_zeros_and_a_later_error() -> None:
     group = Group.current(device="cuda:0")
     rows = random_rows((20, 3), torch.int32)
     table = table_of(rows, split(20, "mixed"), group)
-    found = table.gather(torch.tensor([4, 20, 5], device="cuda:0"))
+    result = table.gather(torch.tensor([4, 20, 5], device="cuda:0"))
     torch.cuda.synchronize()
-    assert found[1].tolist() == [0, 0, 0]
-    assert same_bits(found[[0, 2]], rows[[4, 5]])
+    assert result[1].tolist() == [0, 0, 0]
+    assert same_bits(result[[0, 2]], rows[[4, 5]])
     with pytest.raises(IndexError, match=r"ids\[1\] = 20"):
         table.gather(torch.tensor([4], device="cuda:0"))
     table.close()
@@ -278,9 +278,9 @@ def test_current_stream_is_used() -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)
         late = ids.clone()
-        found = table.gather(late)
+        result = table.gather(late)
     stream.synchronize()
-    assert same_bits(found, plain_gather(rows, ids.cpu()))
+    assert same_bits(result, plain_gather(rows, ids.cpu()))
     table.close()
 
 

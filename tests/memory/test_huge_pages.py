@@ -49,7 +49,7 @@ def test_nothing_else_stays_mapped() -> None:
 
 @pytest.mark.parametrize("num_bytes", [0, 1, (4 << 20) - 1, 4 << 20, (9 << 20) + 5])
 def test_own_memory(num_bytes: int) -> None:
-    made = empty(num_bytes, torch.uint8, torch.device("cpu"))
-    assert (made.numel(), made.dtype) == (num_bytes, torch.uint8)
-    made.fill_(7)
-    assert int(made.sum()) == 7 * num_bytes
+    buffer = empty(num_bytes, torch.uint8, torch.device("cpu"))
+    assert (buffer.numel(), buffer.dtype) == (num_bytes, torch.uint8)
+    buffer.fill_(7)
+    assert int(buffer.sum()) == 7 * num_bytes

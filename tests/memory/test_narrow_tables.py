@@ -49,16 +49,16 @@ def test_reads(
     group = Group.current(device=device)
     table = narrow_table(x, storage, split(97, kind), group, order=order, apart=apart)
     ids = random_ids(97, (31, 5), id_dtype).to(device)
-    found = table.gather(ids)
-    assert found.dtype == dtype
-    assert torch.equal(found.cpu(), expected[ids.cpu().long()])
-    out = torch.empty_like(found)
+    actual = table.gather(ids)
+    assert actual.dtype == dtype
+    assert torch.equal(actual.cpu(), expected[ids.cpu().long()])
+    out = torch.empty_like(actual)
     assert table.gather(ids, out) is out
-    assert torch.equal(out, found)
-    on_cpu = torch.empty(found.shape, dtype=dtype)
-    assert torch.equal(table.gather(ids.cpu(), on_cpu), found.cpu())
+    assert torch.equal(out, actual)
+    on_cpu = torch.empty(actual.shape, dtype=dtype)
+    assert torch.equal(table.gather(ids.cpu(), on_cpu), actual.cpu())
     ids[::3] = -1
-    padded = torch.where(ids.cpu().view(*ids.shape, *[1] * len(shape)) < 0, 0, found.cpu())
+    padded = torch.where(ids.cpu().view(*ids.shape, *[1] * len(shape)) < 0, 0, actual.cpu())
     assert torch.equal(table.gather(ids, padded=True).cpu(), padded)
     assert torch.equal(table.read(), expected)
     assert torch.equal(table.read(13, 40), expected[13:40])
@@ -85,9 +85,9 @@ def test_every_code_of_float8(name: str, device: torch.device) -> None:
     for dtype in FLOATS:
         codec = RowCodec(dtype, (1,), name)
         assert codec.row_bytes == 1
-        found = codec.decode(codes.to(device)).cpu()
+        actual = codec.decode(codes.to(device)).cpu()
         torch.testing.assert_close(
-            found, expected.to(dtype), rtol=0, atol=0, equal_nan=True, check_stride=False
+            actual, expected.to(dtype), rtol=0, atol=0, equal_nan=True, check_stride=False
         )
 
 
@@ -96,8 +96,8 @@ def test_every_code_of_two_bytes(name: str, device: torch.device) -> None:
     stored = torch.arange(1 << 16).to(torch.int16).view(STORED_DTYPES[name]).view(-1, 1)
     for dtype in FLOATS:
         codec = RowCodec(dtype, (1,), name)
-        found = codec.decode(stored.view(torch.uint8).to(device)).cpu()
-        torch.testing.assert_close(found, stored.to(dtype), rtol=0, atol=0, equal_nan=True)
+        result = codec.decode(stored.view(torch.uint8).to(device)).cpu()
+        torch.testing.assert_close(result, stored.to(dtype), rtol=0, atol=0, equal_nan=True)
 
 
 @named_cases("name", [*STORED_DTYPES])
@@ -285,8 +285,8 @@ def test_where_scales_are_apart() -> None:
         sizes = encoded_bytes(codec, tiers, ranks)
         joined = tier_bytes(tiers, codec.row_bytes, ranks)
         for rank in range(ranks):
-            taken = sizes["replicated"][rank] + sizes["sharded"][0]
-            assert taken <= joined["replicated"][rank] + joined["sharded"][0]
+            num_bytes = sizes["replicated"][rank] + sizes["sharded"][0]
+            assert num_bytes <= joined["replicated"][rank] + joined["sharded"][0]
         assert apart or sizes == joined
         return apart
 
@@ -369,8 +369,8 @@ def test_pickles_as_a_handle(apart: bool) -> None:
     codec = pickle.loads(pickle.dumps(table.codec))
     assert codec == table.codec
     again = NarrowTable.__new__(NarrowTable)
-    made, arguments = table.__reduce__()
-    assert made is NarrowTable
+    constructor, arguments = table.__reduce__()
+    assert constructor is NarrowTable
     again.__init__(*arguments)  # type: ignore[misc]
     assert torch.equal(again.read(), table.read())
     assert isinstance(table.stored, RowsWithScales if apart else Table)

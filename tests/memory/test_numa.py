@@ -54,8 +54,8 @@ def test_pages() -> None:
 
 def test_node_of_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = torch.device("cuda", 0)
-    found = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     nodes = tmp_path / "sys/devices/system/node"
     (nodes / "node0").mkdir(parents=True)
     assert numa_node(gpu, tmp_path) is None  # one node

@@ -105,8 +105,8 @@ def test_bytes_and_rows_of_messages(case: str) -> None:
     assert messages.bytes_by_rank == {rank: len(message) for rank, message in expected.items()}
     # The bytes of the padding are arbitrary. Rows have no zeros, so that each zero is padding.
     padding = [i for i, b in enumerate(b"".join(expected.values())) if b == 0]
-    found = bytes(0 if i in padding else b for i, b in enumerate(buffer.tolist()))
-    assert found == b"".join(expected.values())
+    without_padding = bytes(0 if i in padding else b for i, b in enumerate(buffer.tolist()))
+    assert without_padding == b"".join(expected.values())
     sent = {
         table: [
             (rank, count)

@@ -140,9 +140,9 @@ def test_bad_load(group: Group) -> None:
 def test_as_tensor(group: Group, kind: str) -> None:
     rows = random_rows((20, 3), torch.bfloat16)
     table = table_of(rows, split(20, kind), group)
-    seen = table.as_tensor()
-    assert same_bits(seen, rows)
-    seen[3] = 1
+    view = table.as_tensor()
+    assert same_bits(view, rows)
+    view[3] = 1
     peergraph.synchronize()
     assert table.read(3, 4).tolist() == [[1, 1, 1]]
     table.close()

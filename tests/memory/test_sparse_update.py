@@ -68,18 +68,18 @@ def updated(
 def test_update(rule: str, dtype: torch.dtype, width: int, device: torch.device) -> None:
     weight, *states = updated(rule, dtype, width, "mixed", device)
     expected = normal((ROWS, width), dtype, 0).double()
-    kept = [torch.full((ROWS, width), 0.25, dtype=torch.float64) for _ in states]
+    plain_states = [torch.full((ROWS, width), 0.25, dtype=torch.float64) for _ in states]
     for seed in (1, 2):
         rows = torch.randperm(ROWS, generator=torch.Generator().manual_seed(seed))[:9]
         grads = normal((9, width), accumulator(dtype), 10 + seed).double()
-        of_rows = [state[rows] for state in kept]
+        of_rows = [state[rows] for state in plain_states]
         new = plain_update(rule, expected[rows], 0.5 * grads, of_rows)
         expected[rows] = new.to(dtype).double()  # weights are rounded, states are not
-        for state, changed in zip(kept, of_rows, strict=True):
+        for state, changed in zip(plain_states, of_rows, strict=True):
             state[rows] = changed
     limit = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12}.get(dtype, 1e-5)
     torch.testing.assert_close(weight.double(), expected, rtol=limit, atol=limit)
-    for state, plain in zip(states, kept, strict=True):
+    for state, plain in zip(states, plain_states, strict=True):
         assert state.dtype == accumulator(dtype)
         torch.testing.assert_close(state.double(), plain, rtol=1e-5, atol=1e-6)
 
@@ -113,17 +113,17 @@ def coalesced(
 )
 def test_coalesce(dtype: torch.dtype, count: int, keys: int, device: torch.device) -> None:
     for width in (1, 3, 4, 40):
-        found = coalesced(dtype, width, count, keys, device)
+        result = coalesced(dtype, width, count, keys, device)
         chosen = torch.randint(keys, (count,), generator=torch.Generator().manual_seed(count))
         values = normal((count, width), dtype, 7).double()
         unique, inverse = chosen.unique(return_inverse=True)
         sums = torch.zeros((len(unique), width), dtype=torch.float64).index_add_(0, inverse, values)
-        assert torch.equal(found.keys.cpu(), unique)
-        assert found.values.dtype == accumulator(dtype)
-        torch.testing.assert_close(found.values.cpu().double(), sums, rtol=1e-4, atol=1e-4)
+        assert torch.equal(result.keys.cpu(), unique)
+        assert result.values.dtype == accumulator(dtype)
+        torch.testing.assert_close(result.values.cpu().double(), sums, rtol=1e-4, atol=1e-4)
         if device.type == "cuda":
             assert same_bits(
-                found.values, coalesced(dtype, width, count, keys, torch.device("cpu")).values
+                result.values, coalesced(dtype, width, count, keys, torch.device("cpu")).values
             )
 
 
@@ -133,7 +133,7 @@ def update_natively(**changed: Any) -> None:
         Table.create((4, 2), torch.float32, changed.pop(name, Tiers(host=4)), group)
         for name in ("tiers", "state_tiers")
     )
-    given = {
+    arguments = {
         "table": table.view,
         "dtype": _C.DType.float32,
         "states": [state.view],
@@ -143,7 +143,7 @@ def update_natively(**changed: Any) -> None:
         "launch": _C.Launch(device=-1, stream=0, num_threads=1),
         **changed,
     }
-    _C.sparse_update(**given)
+    _C.sparse_update(**arguments)
 
 
 def test_bad_arguments() -> None:

@@ -63,9 +63,9 @@ def test_these_rows_and_no_others(
 ) -> None:
     rows = random_rows((203, 5), torch.int16)
     order = None if order_dtype is None else torch.randperm(203).to(order_dtype)
-    given = {} if order is None else {"order": order}
-    table = table_of(rows, split(203, kind), Group.current(device="cpu"), **given)
-    found = staged_rows(table, order, with_host)
+    arguments = {} if order is None else {"order": order}
+    table = table_of(rows, split(203, kind), Group.current(device="cpu"), **arguments)
+    actual = staged_rows(table, order, with_host)
 
     def is_staged(ids: torch.Tensor) -> torch.Tensor:
         internal = ids.clamp(0, 202) if order is None else order[ids.clamp(0, 202)]
@@ -74,7 +74,7 @@ def test_these_rows_and_no_others(
 
     ids = torch.randint(-2, 205, (17, 31))
     out = torch.full((17, 31, 5), 7, dtype=torch.int16)
-    found.gather(ids, out, found.ready())
+    actual.gather(ids, out, actual.ready())
     expected = torch.full_like(out, 7)
     expected[is_staged(ids)] = rows[ids[is_staged(ids)]]
     assert same_bits(out, expected)
@@ -82,14 +82,14 @@ def test_these_rows_and_no_others(
     # The same of a part of the ids, whose rows belong elsewhere.
     part = torch.randperm(ids.numel())[:300]
     out.fill_(7)
-    found.gather(ids.flatten()[part], out, found.ready(), part)
+    actual.gather(ids.flatten()[part], out, actual.ready(), part)
     chosen_part = torch.zeros(ids.numel(), dtype=torch.bool).index_fill(0, part, True)
     expected[~chosen_part.view_as(ids)] = 7
     assert same_bits(out, expected)
 
     chosen = torch.randperm(203)[:90]
     changes = random_rows((90, 5), torch.int16, seed=3)
-    found.scatter(chosen, changes, found.ready())
+    actual.scatter(chosen, changes, actual.ready())
     changed = is_staged(chosen)
     rows[chosen[changed]] = changes[changed]
     assert same_bits(table.read(), rows)
@@ -125,10 +125,10 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
 def test_rows_wider_than_a_buffer() -> None:
     rows = random_rows((40, 300), torch.uint8)
     table = table_of(rows, split(40, "host"), Group.current(device="cpu"))
-    found = staged_rows(table, None, with_host=True)
+    result = staged_rows(table, None, with_host=True)
     ids = torch.randint(40, (90,))
     out = torch.zeros(90, 300, dtype=torch.uint8)
-    found.gather(ids, out, found.ready())
+    result.gather(ids, out, result.ready())
     assert same_bits(out, rows[ids])
     table.close()
 

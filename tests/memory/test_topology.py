@@ -79,8 +79,8 @@ def test_rows_that_cpu_threads_bring() -> None:
     timed = replace(two(), staged=staged)
     assert Topology.from_json(timed.to_json()) == timed
     assert timed.subset([1]).staged == ((64, (20.0,)), (512, (80.0,)))
-    found = {width: timed.staged_rates(width) for width in (32, 64, 511, 512, 4096)}
-    assert list(found.values()) == [(5, 10), (10, 20), (10, 20), (40, 80), (40, 80)]
+    results = {width: timed.staged_rates(width) for width in (32, 64, 511, 512, 4096)}
+    assert list(results.values()) == [(5, 10), (10, 20), (10, 20), (40, 80), (40, 80)]
     assert two().staged_rates(512) is None
     with pytest.raises(ValueError, match="staged must have rates of 2 GPUs"):
         replace(two(), staged=((64, (10.0,)),))

@@ -46,29 +46,29 @@ def _reference(
 
 
 def _check(
-    hosts: str, layout: Layout, order: Tensor | None, lists: list[Tensor], wanted: WantedRows
+    hosts: str, layout: Layout, order: Tensor | None, lists: list[Tensor], requests: WantedRows
 ) -> None:
     row_set = layout.sets[0]
     internal = None if order is None else order.tolist()
     joined = [i for ids in lists for i in ids.flatten().tolist()]
     _, _, _, keys = _reference(hosts, row_set.split, internal, joined)
-    found = wanted.rows.keys.cpu().numpy()
-    assert found.dtype == np.int64
+    actual = requests.rows.keys.cpu().numpy()
+    assert actual.dtype == np.int64
     routes = sorted({key[:2] for key in keys})
-    assert numbers_of(found).tolist() == [number for _, _, number in keys]
-    assert len(set((found >> _SHIFT).tolist())) == len(routes)
-    assert (found[1:] > found[:-1]).all()
+    assert numbers_of(actual).tolist() == [number for _, _, number in keys]
+    assert len(set((actual >> _SHIFT).tolist())) == len(routes)
+    assert (actual[1:] > actual[:-1]).all()
     ranks = len(layout.routes.fetcher_bounds) - 1
     for fetcher in range(ranks):
-        part = wanted.by_fetcher[fetcher]
+        part = requests.by_fetcher[fetcher]
         assert numbers_of(part).tolist() == [n for f, _, n in keys if f == fetcher]
     if keys:
-        assert np.array_equal(np.concatenate(wanted.by_fetcher), found)
+        assert np.array_equal(np.concatenate(requests.by_fetcher), actual)
     for ids in lists:
         local, positions, _, own = _reference(
             hosts, row_set.split, internal, ids.flatten().tolist()
         )
-        location = wanted.rows.location_of(ids)
+        location = requests.rows.location_of(ids)
         assert location is not None
         assert location.local.tolist() == local
         assert sorted(location.positions.tolist()) == sorted(positions)
@@ -78,7 +78,7 @@ def _check(
         expected = layout.routes.keys(
             row_set.split, row_set.internal_row(ids.to(location.local.device))[location.positions]
         )
-        assert torch.equal(wanted.rows.keys[location.slots], expected)
+        assert torch.equal(requests.rows.keys[location.slots], expected)
 
 
 @pytest.mark.parametrize("hosts", _HOSTS)
@@ -92,35 +92,35 @@ def test_rows_of_a_list(hosts: str, dtype: torch.dtype, device: torch.device) ->
             table = layout.tables[layout.sets[0]][0]
             for count in (0, 1, 5, 400):
                 ids = random_ids(rows, (count,), dtype, seed=count).to(device)
-                wanted = wanted_rows([(table, ids)], layout)[layout.sets[0]]
-                assert wanted.mask == 1
-                _check(hosts, layout, numbers, [ids], wanted)
+                requests = wanted_rows([(table, ids)], layout)[layout.sets[0]]
+                assert requests.mask == 1
+                _check(hosts, layout, numbers, [ids], requests)
 
 
 def test_slots_follow_keys_and_positions(device: torch.device) -> None:
     layout = split_layout("ab", 11, 3, device)
     ids = torch.tensor([[10, 4, 0], [10, 6, 4]], device=device)
-    found = find_rows(ids, layout.sets[0], layout.routes)
-    assert found.location.local.tolist() == [-1, -1, 0, -1, -1, -1]
-    assert found.location.positions.tolist() == [1, 5, 4, 0, 3]
-    assert found.location.slots.tolist() == [0, 0, 1, 2, 2]
-    assert found.keys.tolist() == found.host_keys.tolist() == [0, 1, 3]
+    rows = find_rows(ids, layout.sets[0], layout.routes)
+    assert rows.location.local.tolist() == [-1, -1, 0, -1, -1, -1]
+    assert rows.location.positions.tolist() == [1, 5, 4, 0, 3]
+    assert rows.location.slots.tolist() == [0, 0, 1, 2, 2]
+    assert rows.keys.tolist() == rows.host_keys.tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize("remote", [True, False])
 def test_all_or_none_on_another_machine(remote: bool, device: torch.device) -> None:
     layout = split_layout("ab", 50_000, 0, device)
     ids = torch.arange(1 if remote else 0, 50_000, 2, device=device)
-    found = find_rows(ids, layout.sets[0], layout.routes)
+    rows = find_rows(ids, layout.sets[0], layout.routes)
     numbers = torch.arange(25_000)
     if remote:
-        assert torch.equal(found.location.local, torch.full_like(ids, -1))
-        assert torch.equal(found.location.positions.cpu(), numbers)
-        assert torch.equal(found.location.slots.cpu(), numbers)
-        assert torch.equal(found.keys.cpu(), numbers)
+        assert torch.equal(rows.location.local, torch.full_like(ids, -1))
+        assert torch.equal(rows.location.positions.cpu(), numbers)
+        assert torch.equal(rows.location.slots.cpu(), numbers)
+        assert torch.equal(rows.keys.cpu(), numbers)
     else:
-        assert torch.equal(found.location.local.cpu(), numbers)
-        assert found.location.positions.numel() == found.keys.numel() == len(found.host_keys) == 0
+        assert torch.equal(rows.location.local.cpu(), numbers)
+        assert rows.location.positions.numel() == rows.keys.numel() == len(rows.host_keys) == 0
 
 
 def test_many_ids_agree_with_torch(device: torch.device) -> None:
@@ -128,18 +128,18 @@ def test_many_ids_agree_with_torch(device: torch.device) -> None:
     layout = split_layout("aabbb", 90_000, 1000, device)
     row_set, routes = layout.sets[0], layout.routes
     ids = random_ids(90_000, (200_000,), torch.int64)
-    found = find_rows(ids.to(device), row_set, routes)
+    rows = find_rows(ids.to(device), row_set, routes)
     local = row_set.split.local_row(ids)
     (positions,) = torch.where(local == -1)
     routes_on_cpu = Routes(Machines(0, [Place(h, "", "") for h in "aabbb"]), torch.device("cpu"))
     keys = routes_on_cpu.keys(row_set.split, ids[positions])
     keys, by_key = keys.sort(stable=True)
     distinct, slots = keys.unique_consecutive(return_inverse=True)
-    assert torch.equal(found.location.local.cpu(), local)
-    assert torch.equal(found.location.positions.cpu(), positions[by_key])
-    assert torch.equal(found.location.slots.cpu(), slots)
-    assert torch.equal(found.keys.cpu(), distinct)
-    assert torch.equal(torch.from_numpy(found.host_keys), distinct)
+    assert torch.equal(rows.location.local.cpu(), local)
+    assert torch.equal(rows.location.positions.cpu(), positions[by_key])
+    assert torch.equal(rows.location.slots.cpu(), slots)
+    assert torch.equal(rows.keys.cpu(), distinct)
+    assert torch.equal(torch.from_numpy(rows.host_keys), distinct)
 
 
 def test_keys_of_more_than_32_bits(device: torch.device) -> None:
@@ -181,5 +181,5 @@ def test_ids_out_of_range_on_a_gpu(is_ordered: bool) -> None:
     with pytest.raises(IndexError, match=r"ids\[2\] = -1 is out of range for a table of 10 rows"):
         find_rows(ids, layout.sets[0], layout.routes)
     peergraph.synchronize()
-    found = find_rows(ids[:2], layout.sets[0], layout.routes)
-    assert found.location.positions.tolist() == [1]
+    rows = find_rows(ids[:2], layout.sets[0], layout.routes)
+    assert rows.location.positions.tolist() == [1]

@@ -32,8 +32,8 @@ def _reads_and_writes(split: Split) -> None:
     for number, tiers in enumerate(TIERS):
         rows = random_rows((tiers.rows, 5), torch.int16, seed=number)
         order = torch.randperm(tiers.rows, generator=torch.Generator().manual_seed(number))
-        for given in ({}, {"order": order.to(group.device)}):
-            table = make(rows, tiers, group, split, **given)
+        for options in ({}, {"order": order.to(group.device)}):
+            table = make(rows, tiers, group, split, **options)
             ids = random_ids(tiers.rows, (5000,), torch.int64, seed=group.rank)
             assert same_bits(table.gather(ids), plain_gather(rows, ids))
             assert same_bits(table.gather(ids.to(group.device)), plain_gather(rows, ids))

@@ -181,8 +181,8 @@ def test_run_ranks_says_whose_result_cannot_be_unpickled() -> None:
 def _large() -> None:
     group = Group.current(timeout=LONG_S)
     size = 5_000_000
-    found = group.all_gather(torch.full((size,), group.rank))
-    assert [int(values.sum()) for values in found] == [r * size for r in range(group.world_size)]
+    result = group.all_gather(torch.full((size,), group.rank))
+    assert [int(values.sum()) for values in result] == [r * size for r in range(group.world_size)]
 
 
 def test_large_values_in_all_directions() -> None:

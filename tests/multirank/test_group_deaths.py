@@ -283,8 +283,8 @@ def _dies_while_joining(stage: str) -> str:
 
 @pytest.mark.parametrize("stage", ["before it connects", "before it says hello"])
 def test_a_death_while_joining_is_named_at_once(stage: str) -> None:
-    found = run_ranks(_dies_while_joining, 3, stage, may_die=[1])
-    assert all(text.startswith("rank 1 died (pid ") for text in found[::2]), found
+    results = run_ranks(_dies_while_joining, 3, stage, may_die=[1])
+    assert all(text.startswith("rank 1 died (pid ") for text in results[::2]), results
 
 
 def test_a_rank_that_ends_between_the_connection_and_the_hello(
@@ -294,9 +294,9 @@ def test_a_rank_that_ends_between_the_connection_and_the_hello(
     process_behind = handshake._process_behind
 
     def ends(connected: socket.socket) -> tuple[int, int]:
-        found = process_behind(connected)
+        process = process_behind(connected)
         ending.close()
-        return found
+        return process
 
     monkeypatch.setattr(handshake, "_process_behind", ends)
     joining = handshake.Handshake(

@@ -48,8 +48,8 @@ def test_the_file_of_a_tensor(tmp_path: Path) -> None:
             file = MappedFile.of(part)
             assert file is not None
             assert file.path == tmp_path / "x"
-            found = file.read(8, file.num_bytes - 4, 2)
-            assert torch.equal(found, part.view(-1).view(torch.uint8)[8:-4])
+            result = file.read(8, file.num_bytes - 4, 2)
+            assert torch.equal(result, part.view(-1).view(torch.uint8)[8:-4])
             del rows, part
             (tmp_path / "x").unlink()
             assert not file.is_there()

@@ -173,13 +173,13 @@ def _memory_is_private_and_nameless() -> None:
 
 def _files_of_regions() -> list[str]:
     """Those that this process has open."""
-    found = []
+    files = []
     for path in (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")):
         # Other threads open and close files meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if os.readlink(path).startswith("/memfd:peergraph "):
-                found.append(path)
-    return found
+                files.append(path)
+    return files
 
 
 def test_host_memory_is_private_and_nameless() -> None:
@@ -208,14 +208,14 @@ def _children(device: str, method: str) -> None:
     table = table_of(rows, split(31, "mixed"), group, order=order)
     context = multiprocessing.get_context(method)
     receiver, sender = context.Pipe(duplex=False)
-    given = pickle.dumps(table) if method == "spawn" else table
-    child = context.Process(target=_read_in_child, args=(sender, given))  # type: ignore[attr-defined]
+    handle = pickle.dumps(table) if method == "spawn" else table
+    child = context.Process(target=_read_in_child, args=(sender, handle))  # type: ignore[attr-defined]
     child.start()
     sender.close()
-    found, error = receiver.recv()
+    result, error = receiver.recv()
     child.join()
     assert child.exitcode == 0
-    assert found == rows.tolist()
+    assert result == rows.tolist()
     assert "collectives are for the ranks themselves" in error
     # The child's end took nothing away.
     assert same_bits(table.read(), rows)
@@ -296,8 +296,8 @@ def _five_steps(device: str) -> None:
             shard = rows[group.rank :: group.world_size].contiguous().to(group.device)
             for count in (0, 1, 40 + group.rank):
                 ids = random_ids(17, (count,), torch.int64, seed=group.rank)
-                found = five_step_gather(shard, ids.to(group.device))
-                assert same_bits(found, plain_gather(rows, ids))
+                result = five_step_gather(shard, ids.to(group.device))
+                assert same_bits(result, plain_gather(rows, ids))
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def _check_scales_apart(group: Group) -> None:
         assert torch.equal(table.gather(ids).cpu(), expected[ids])
         every = torch.arange(90, device=group.device)
         csc = Csc.from_edge_index(torch.stack([every, every]), 90, 90)
-        found = g_spmm(csc, "copy_u", "sum", TableRows(table, ids.to(group.device)))
-        assert torch.equal(found.cpu(), expected[ids])
+        actual = g_spmm(csc, "copy_u", "sum", TableRows(table, ids.to(group.device)))
+        assert torch.equal(actual.cpu(), expected[ids])
         group.barrier()
         table.close()
 
@@ -84,8 +84,8 @@ def _check_stores(group: Group, folder: Path) -> None:
     storage = {"x": "int8:4", "w": "float16"}
     options = {"group": group, "storage": storage, "memory_budget": 6000}
     for plan in PLANS:
-        given = source if group.rank == 0 else None
-        with named_case(plan), build(given, plan, **options) as store:
+        local_source = source if group.rank == 0 else None
+        with named_case(plan), build(local_source, plan, **options) as store:
             _check_store(store, source)
             report = store.storage_reports["_N.x"]
             assert (report.rows, report.storage) == (60, "int8:4")
@@ -111,11 +111,11 @@ def _check_stores_with_scales_apart(group: Group, folder: Path) -> None:
         ids = random_ids(60, (50,), torch.int64, seed=group.rank)
         assert torch.equal(table.gather(ids).cpu(), expected[ids])
         placed = next(p for p in store.plan.placements if p.name == "_N.x")
-        taken = next(a for a in store.memory().allocations if a.name == "_N.x")
-        assert sum(taken.of_rank(group.rank)) <= placed.bytes_per_rank(group.world_size)
+        allocation = next(a for a in store.memory().allocations if a.name == "_N.x")
+        assert sum(allocation.of_rank(group.rank)) <= placed.bytes_per_rank(group.world_size)
         if apart:
-            assert taken.replicated == (60 * 4,) * group.world_size
-            assert sum(taken.sharded) == 60 * 128
+            assert allocation.replicated == (60 * 4,) * group.world_size
+            assert sum(allocation.sharded) == 60 * 128
 
     with Store.build(source, group=group, plan="sharded", storage={"x": "int8"}) as store:
         check(store, apart=True)

@@ -69,9 +69,9 @@ def _store(device: str, plan: str, budget: int) -> None:
     for make in (lambda: homogeneous_source(300, 2000), lambda: heterogeneous_source(10)):
         torch.manual_seed(0)
         source = make()
-        given = source if group.rank == 0 else None
+        local_source = source if group.rank == 0 else None
         with Store.build(
-            given, plan=plan, memory_budget=budget, topology=RING, group=group
+            local_source, plan=plan, memory_budget=budget, topology=RING, group=group
         ) as store:
             assert isinstance(store.plan.partitions, Partitions)
             assert store.plan.copies == 2

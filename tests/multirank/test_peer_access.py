@@ -151,15 +151,15 @@ def _store(device: str, folder: str) -> None:
             assert bool(_assert_out_of_reach(group)) == bool(access.distant)
             with store.measure() as measured:
                 table.gather(torch.arange(300))
-            found = measured.result()
-            for other_rank, moved in enumerate(found.link_bytes()[0][:world]):
+            actual = measured.result()
+            for other_rank, moved in enumerate(actual.link_bytes()[0][:world]):
                 assert access.reaches(other_rank) or moved == 0
             for prediction in store.plan.predictions:
                 for reader, row in enumerate(prediction.link_bytes):
                     for other_rank, moved in enumerate(row[:world]):
                         assert access.reaches(other_rank, reader) or moved == 0
             counts = expected_sources(store, torch.arange(300), table.tiers, rank)
-            assert found.item("node table", "_N.x").reads == (tuple(counts),)
+            assert actual.item("node table", "_N.x").reads == (tuple(counts),)
             if plan == "sharded":
                 store.save(folder)
         if plan == "sharded":

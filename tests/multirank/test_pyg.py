@@ -84,10 +84,10 @@ def _check_shared_again(device: str) -> None:
 
 def _check_without_tensors(device: str) -> None:
     group = Group.current(device=device)
-    given = Data(num_nodes=100) if group.rank == 0 else None
-    shared = peergraph_pyg.share(given, device=device)
-    seen = [batch.n_id for batch in NeighborLoader(shared, [2], batch_size=30)]
-    assert torch.equal(torch.cat(seen).cpu(), torch.arange(100))
+    local_source = Data(num_nodes=100) if group.rank == 0 else None
+    shared = peergraph_pyg.share(local_source, device=device)
+    seeds = [batch.n_id for batch in NeighborLoader(shared, [2], batch_size=30)]
+    assert torch.equal(torch.cat(seeds).cpu(), torch.arange(100))
     group.barrier()
     peergraph_pyg.store_of(shared).close()
 
@@ -190,10 +190,10 @@ def _check_matrices_and_directions(device: str) -> None:
     assert shared.adj_t.layout is torch.sparse_csr
     for batch in NeighborLoader(shared, [3, 2], batch_size=20):
         e_id, n_id = batch.e_id.cpu(), batch.n_id.cpu()
-        found = batch.adj_t.to_sparse_coo()
-        assert sorted(found._values().tolist()) == sorted(values[e_id].tolist())
-        row, col = n_id[found._indices().cpu()]
-        entries = found._values().cpu().long()
+        result = batch.adj_t.to_sparse_coo()
+        assert sorted(result._values().tolist()) == sorted(values[e_id].tolist())
+        row, col = n_id[result._indices().cpu()]
+        entries = result._values().cpu().long()
         assert torch.equal(torch.stack([col, row]), ends[:, entries])
     backward = NeighborSampler(shared, [-1], sample_direction="backward")
     for batch in NodeLoader(shared, backward, torch.arange(60), batch_size=20):

@@ -54,7 +54,7 @@ def samples(store: Store, source: GraphSource) -> list[Sample]:
     """Samples with every kind of option; the same calls on any store of the graph."""
     generator = torch.Generator().manual_seed(3)
     seeds = {t: torch.randint(n, (9,), generator=generator) for t, n in source.num_nodes.items()}
-    taken = []
+    results = []
     for fanouts in ([3, 2], [-1, 4, 1], [40, 2]):
         for options in (
             {},
@@ -74,8 +74,8 @@ def samples(store: Store, source: GraphSource) -> list[Sample]:
         ):
             sampler = NeighborSampler(store, fanouts, **options)  # type: ignore[arg-type]
             times = {t: s % 50 for t, s in seeds.items()} if "edge_time" in options else None
-            taken += [sampler.sample(seeds, seed, seed_time=times) for seed in (0, 2**40 + 7)]
-    return taken
+            results += [sampler.sample(seeds, seed, seed_time=times) for seed in (0, 2**40 + 7)]
+    return results
 
 
 def add_columns(source: GraphSource) -> None:

@@ -44,8 +44,8 @@ def _save(folder: str, device: str, block_bytes: int) -> None:
     group = Group.current(device=device)
     options: dict[str, Any] = {"plan": "sharded", "storage": {"a": {"narrow": "int8"}}}
     source = _source()
-    given = source if group.rank == 0 else None
-    with Store.build(given, group=group, **options) as store:
+    local_source = source if group.rank == 0 else None
+    with Store.build(local_source, group=group, **options) as store:
         store.save(folder)
     with Store.load(folder, group=group, plan="host") as again:
         for node_type, tables in source.node_tables.items():

@@ -17,9 +17,11 @@ from tests.store.same_graph import assert_same_graph
 def _spilled(spill: str, plan: str, device: str) -> None:
     source = homogeneous_source(2000, 9000)
     group = Group.current(device=device)
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     budget = {"cpu": 50_000, "cuda": 125_000}[device]
-    with Store.build(given, plan=plan, spill=spill, host_budget=budget, group=group) as store:
+    with Store.build(
+        local_source, plan=plan, spill=spill, host_budget=budget, group=group
+    ) as store:
         assert store.plan.bytes_disk() > 0
         assert store.memory().host_bytes() <= budget
         assert_same_graph(store, source)
@@ -31,7 +33,9 @@ def _spilled(spill: str, plan: str, device: str) -> None:
         group.barrier()
         assert (x.gather(torch.arange(2000)) == 1).all()
         group.barrier()
-    with Store.build(given, plan="host", spill=spill, host_budget=budget, group=group) as store:
+    with Store.build(
+        local_source, plan="host", spill=spill, host_budget=budget, group=group
+    ) as store:
         assert_same_graph(store, source)
         assert store.num_nodes(NODE) == 2000
 

@@ -85,11 +85,11 @@ def _check_edges(device: str, small: bool, by_torch: bool = False) -> None:
         nodes = {"a": num_sources, "b": num_destinations}
         source = GraphSource(nodes, {edge_type: EdgeSource(coo=coo)})
         for plan in ("host", "sharded"):
-            given = source if group.rank == holder else None
-            with Store.build(given, plan=plan, group=group) as store, named_case(name, plan):
-                found = store.read_csc(edge_type)
+            local_source = source if group.rank == holder else None
+            with Store.build(local_source, plan=plan, group=group) as store, named_case(name, plan):
+                actual = store.read_csc(edge_type)
                 expected = _reference(coo, num_destinations)
-                for mine, theirs in zip(found, expected, strict=True):
+                for mine, theirs in zip(actual, expected, strict=True):
                     assert torch.equal(mine.cpu().long(), theirs)
                 assert (store.csc(edge_type).edge_ids is None) == torch.equal(
                     expected[2], torch.arange(coo.shape[1])
@@ -122,13 +122,13 @@ def _check_csc(device: str) -> None:
             {"a": 70, "b": 90},
             {("a", "to", "b"): EdgeSource(csc=(indptr, indices), edge_ids=ids)},
         )
-        given = source if group.rank == 0 else None
-        with Store.build(given, plan="sharded", group=group) as store:
-            found = store.read_csc(("a", "to", "b"))
+        local_source = source if group.rank == 0 else None
+        with Store.build(local_source, plan="sharded", group=group) as store:
+            actual = store.read_csc(("a", "to", "b"))
             expected = torch.arange(3000) if ids is None else order
-            assert torch.equal(found.indptr.cpu(), indptr)
-            assert torch.equal(found.indices.cpu().long(), indices)
-            assert torch.equal(found.edge_ids.cpu(), expected)
+            assert torch.equal(actual.indptr.cpu(), indptr)
+            assert torch.equal(actual.indices.cpu().long(), indices)
+            assert torch.equal(actual.edge_ids.cpu(), expected)
         group.barrier()
 
 
@@ -152,13 +152,13 @@ def _check_rows(device: str) -> None:
     edges = EdgeSource(coo=random_coo(501, 501, 100))
     for plan, storage in (("sharded", None), ("host", None), ("sharded", {"x": "int8"})):
         source = GraphSource.homogeneous(501, edges, tables)
-        given = source if group.rank == 0 else None
+        local_source = source if group.rank == 0 else None
         options: dict[str, Any] = {"plan": plan, "storage": storage, "group": group}
-        with Store.build(given, **options) as store, named_case(plan, storage):
+        with Store.build(local_source, **options) as store, named_case(plan, storage):
             for name, rows in tables.items():
-                found = store.node_table(name).read()
+                result = store.node_table(name).read()
                 if storage is None or name != "x":
-                    assert torch.equal(found, rows.resolve_conj()), name
+                    assert torch.equal(result, rows.resolve_conj()), name
             if storage is not None:
                 assert (store.node_table("x").read() - x).abs().max() < 0.02
         group.barrier()
@@ -192,9 +192,9 @@ def _refuse(device: str) -> None:
     x = torch.zeros(501, 3)
     x[300, 1] = torch.nan
     source = GraphSource.homogeneous(501, EdgeSource(coo=good[:, :9]), {"x": x})
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     with pytest.raises(ValueError, match="row 300 has nan in column 1"):
-        Store.build(given, plan="sharded", storage={"x": "int8"}, group=group)
+        Store.build(local_source, plan="sharded", storage={"x": "int8"}, group=group)
     group.barrier()
 
 
@@ -283,10 +283,10 @@ def _build_in_little_memory() -> None:
     source = GraphSource.homogeneous(1 << 20, EdgeSource(coo=coo))
     with Store.build(source, plan="host", group=group) as store:
         ballast.close()
-        found = store.read_csc()
+        result = store.read_csc()
         order = torch.sort(coo[1].cuda(), stable=True).indices.cpu()
-        assert torch.equal(found.edge_ids.cpu(), order)
-        assert torch.equal(found.indices.cpu().long(), coo[0][order])
+        assert torch.equal(result.edge_ids.cpu(), order)
+        assert torch.equal(result.indices.cpu().long(), coo[0][order])
 
 
 @pytest.mark.alone

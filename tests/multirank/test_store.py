@@ -20,8 +20,8 @@ def build_from_one_rank(plan: str, device: str) -> None:
         torch.manual_seed(0)
         source = make()
         group = Group.current(device=device)
-        given = source if group.rank == 0 else None
-        with build(given, plan, group=group, memory_budget=4000) as store:
+        local_source = source if group.rank == 0 else None
+        with build(local_source, plan, group=group, memory_budget=4000) as store:
             assert_same_graph(store, source)
 
 

@@ -14,7 +14,7 @@ from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_s
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "bought by", "user")
 
 
-def taken(store: Store, source: GraphSource) -> list[torch.Tensor]:
+def walks_and_samples(store: Store, source: GraphSource) -> list[torch.Tensor]:
     """Walks, neighbours and negatives of every kind; the same calls on any store of the graph."""
     if store.is_homogeneous:
         relation, path, both = store.edge_types[0], store.edge_types, {"p": 0.5, "q": 3.0}
@@ -45,11 +45,11 @@ def _same_everywhere(device: str) -> None:
         torch.manual_seed(0)
         source = make()
         with Store.build(source, plan="host", group=Group.current(device="cpu")) as plain:
-            expected = taken(plain, source)
+            expected = walks_and_samples(plain, source)
         group = Group.current(device=device)
         for plan in PLANS:
             with build(source, plan, group=group, memory_budget=4000) as store:
-                for mine, other in zip(taken(store, source), expected, strict=True):
+                for mine, other in zip(walks_and_samples(store, source), expected, strict=True):
                     assert mine.dtype == other.dtype, plan
                     assert torch.equal(mine, other), plan
 

@@ -58,7 +58,7 @@ class IdMap:
 @dataclass
 class Structure:
     view: _C.CscView
-    held: list[Tensor] = field(repr=False)  # what the view points to
+    parts: list[Tensor] = field(repr=False)  # what the view points to
 
 
 def _host(tensor: Tensor, device: torch.device) -> Tensor:
@@ -85,7 +85,7 @@ def make_structure(
     new_indices = sources[indices].to(index_dtype)
     cut = int(rows * layout.replicated)
     dealt = int(rows * layout.sharded)
-    held: list[Tensor] = []
+    parts: list[Tensor] = []
 
     def part(internal: Tensor, on_host: bool = False) -> tuple[int, int, int]:
         users = user_of[internal]
@@ -98,7 +98,7 @@ def make_structure(
         )
         arrays = (torch.cat([torch.zeros(1, dtype=torch.int64), ends]), new_indices[edges], begin)
         near = [_host(a, device) if on_host else a.to(device) for a in arrays]
-        held.extend(near)
+        parts.extend(near)
         a, b, c = (t.data_ptr() for t in near)
         return a, b, c
 
@@ -106,7 +106,7 @@ def make_structure(
     edge_ids = _C.TableView()
     if csc.edge_ids is not None and csc.edge_ids.size:
         ids = torch.from_numpy(csc.edge_ids).to(device)
-        held.append(ids)
+        parts.append(ids)
         edge_ids = _C.TableView(
             replicated=ids.numel(),
             sharded=0,
@@ -132,7 +132,7 @@ def make_structure(
         host=part(internal[cut + dealt :], on_host=True),
         edge_ids=edge_ids,
     )
-    return Structure(view, held)
+    return Structure(view, parts)
 
 
 class PlainTable:
@@ -154,18 +154,18 @@ class PlainTable:
         cut, dealt = int(rows * layout.replicated), int(rows * layout.sharded)
         shards = internal[cut : cut + dealt]
         near = [internal[:cut], *(shards[s :: layout.num_shards] for s in range(layout.num_shards))]
-        held = [part.contiguous().to(device) for part in near]
-        held.append(_host(internal[cut + dealt :].contiguous(), device))
-        self._held = [*held, order]
+        parts = [part.contiguous().to(device) for part in near]
+        parts.append(_host(internal[cut + dealt :].contiguous(), device))
+        self._parts = [*parts, order]
         self.view = _C.TableView(
             replicated=cut,
             sharded=dealt,
             rows=rows,
             row_bytes=values[:1].numel() * values.element_size() if rows else 0,
             rank=0,
-            replicas=[held[0].data_ptr()],
-            shards=[part.data_ptr() for part in held[1:-1]],
-            host=held[-1].data_ptr(),
+            replicas=[parts[0].data_ptr()],
+            shards=[part.data_ptr() for part in parts[1:-1]],
+            host=parts[-1].data_ptr(),
             order=order,
         )
         self._values = values.to(device)

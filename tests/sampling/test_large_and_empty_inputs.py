@@ -12,7 +12,7 @@ import torch
 import peergraph
 from peergraph.sampling import NeighborSampler, RandomWalker, StaticShapeSampler
 from tests.conftest import REQUIRED_GPUS
-from tests.held_resources import check_no_more_held, held, resident_bytes
+from tests.held_resources import check_no_more_held, resident_bytes, resource_counts
 from tests.named_case import named_case, named_cases
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
@@ -236,7 +236,7 @@ def held_by(device: torch.device) -> dict[str, int]:
         torch.cuda.synchronize(device)
     tasks = len(list(Path("/proc/self/task").iterdir()))
     allocated = torch.cuda.memory_allocated(device) if on_gpu else 0
-    return held() | {"tasks": tasks, "allocated": allocated}
+    return resource_counts() | {"tasks": tasks, "allocated": allocated}
 
 
 @pytest.mark.parametrize("kind", ["plain", "disjoint", "induced", "fixed"])

@@ -62,9 +62,9 @@ def check(
     for edge_type, counts_of_hops in drawn.num_sampled_edges.items():
         assert got.num_drawn_edges[edge_type].tolist() == counts_of_hops
     places = want.batch
-    found = got.compact()
-    assert_same_sample(replace(found, batch=None), replace(want, batch=None))
-    assert (found.batch is None) == (places is None)
+    result = got.compact()
+    assert_same_sample(replace(result, batch=None), replace(want, batch=None))
+    assert (result.batch is None) == (places is None)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

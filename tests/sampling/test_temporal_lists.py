@@ -238,7 +238,7 @@ def test_writes_end_bisection(device: torch.device) -> None:
     assert sampler._time_order.holds()
     unsorted = rng.permutation(times)
     store.add_table(EDGE, "t", unsorted)  # as rows that are written: other values, at their place
-    table._held[0].copy_(torch.from_numpy(unsorted))
+    table._parts[0].copy_(torch.from_numpy(unsorted))
     table.write_mark.value = 2
     seeds = {NODE: torch.arange(NODES)}
     latest = {NODE: torch.from_numpy(rng.integers(0, 20, NODES))}

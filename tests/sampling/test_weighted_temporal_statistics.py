@@ -57,8 +57,8 @@ def drawn(
 def assert_follows(outcomes: np.ndarray, chances: dict[tuple[int, ...], float]) -> None:
     """Chi-square test of rows against the probability of each row."""
     assert sum(chances.values()) == pytest.approx(1)
-    seen, counts = np.unique(outcomes, axis=0, return_counts=True)
-    counted = {tuple(row): int(count) for row, count in zip(seen.tolist(), counts, strict=True)}
+    distinct, counts = np.unique(outcomes, axis=0, return_counts=True)
+    counted = {tuple(row): int(count) for row, count in zip(distinct.tolist(), counts, strict=True)}
     possible = {outcome: p for outcome, p in chances.items() if p > 0}
     assert set(counted) <= set(possible)
     observed = np.array([counted.get(outcome, 0) for outcome in possible])

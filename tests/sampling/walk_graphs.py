@@ -31,10 +31,10 @@ def assert_chances(drawn: np.ndarray, chances: dict[int, float]) -> None:
     """Chi-square test of values that should come with these chances."""
     values, counts = np.unique(drawn, return_counts=True)
     assert set(values.tolist()) <= set(chances)
-    seen = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    count_of = dict(zip(values.tolist(), counts.tolist(), strict=True))
     total = sum(chances.values())
     statistic = sum(
-        (seen.get(value, 0) - drawn.size * c / total) ** 2 / (drawn.size * c / total)
+        (count_of.get(value, 0) - drawn.size * c / total) ** 2 / (drawn.size * c / total)
         for value, c in chances.items()
     )
     assert chi2.sf(statistic, len(chances) - 1) > LEAST_P

@@ -26,12 +26,12 @@ def source() -> GraphSource:
 
 def _by_links(device: str) -> None:
     group = Group.current(device=device)
-    given = source() if group.rank == 0 else None
-    with Store.build(given, plan="host", group=group) as store:
+    local_source = source() if group.rank == 0 else None
+    with Store.build(local_source, plan="host", group=group) as store:
         hotness = presample(store, [4, 3], torch.arange(100), 20)
     for budget in (12_000, 24_000, 60_000):
         with Store.build(
-            given,
+            local_source,
             topology=machine("full2"),
             memory_budget=budget,
             hotness=hotness,
@@ -66,15 +66,15 @@ def test_by_links(device_type: str) -> None:
 
 
 def test_takes_what_is_left() -> None:
-    given = source()
+    graph = source()
     options = {"topology": machine("single"), "device": "cpu", "memory_budget": 16_000}
-    with Store.build(given, graph_ratio=0.2, **options) as store:  # type: ignore[arg-type]
+    with Store.build(graph, graph_ratio=0.2, **options) as store:  # type: ignore[arg-type]
         bare = store.plan
         added = store.add_node_table("x", VALUES)
         tiers = added.tiers
         assert 16_000 - VALUES.size(1) * 4 < store.memory().tier("replicated") <= 16_000
-    given.node_tables[NODE]["x"] = VALUES  # type: ignore[index]
-    with Store.build(given, graph_ratio=0.2, **options) as store:  # type: ignore[arg-type]
+    graph.node_tables[NODE]["x"] = VALUES  # type: ignore[index]
+    with Store.build(graph, graph_ratio=0.2, **options) as store:  # type: ignore[arg-type]
         assert store.plan.tiers("structure", "_N-_E-_N") == bare.tiers("structure", "_N-_E-_N")
         together = store.node_table("x").tiers
     # Its hottest rows would have come before the coldest of the other table.
@@ -85,13 +85,13 @@ def test_without_links(device: torch.device) -> None:
     for plan in ("replicated", "host", "mixed"):
         with named_case(plan), build(homogeneous_source(), plan, device=device) as store:
             values = torch.arange(60)
-            for name, wanted in (
+            for name, table_plan in (
                 ("a", "auto"),
                 ("b", "sharded"),
                 ("c", "host"),
                 ("d", "replicated"),
             ):
-                table = store.add_node_table(name, values, plan=wanted)
+                table = store.add_node_table(name, values, plan=table_plan)
                 assert torch.equal(table.read(), values)
                 assert store.plan.tiers("node table", f"_N.{name}") == table.tiers
             assert store.node_table("b").tiers.sharded == 60

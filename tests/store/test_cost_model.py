@@ -48,10 +48,10 @@ def test_curve_follows_the_counts(count: int) -> None:
     hotness = power_law(count)
     curve = HitRateCurve.of(hotness)
     exact = np.concatenate([[0], np.cumsum(hotness.numpy())]) / float(hotness.sum())
-    found = [curve.hit_rate(k) for k in range(count + 1)]
-    assert np.allclose(found, exact, atol=2e-3)
-    assert found[0] == 0
-    assert found[-1] == pytest.approx(1)
+    rates = [curve.hit_rate(k) for k in range(count + 1)]
+    assert np.allclose(rates, exact, atol=2e-3)
+    assert rates[0] == 0
+    assert rates[-1] == pytest.approx(1)
 
 
 def test_curve_without_reads_is_uniform() -> None:
@@ -146,11 +146,11 @@ def assert_best_choice(budget: int, world: int, peer: float, host: float) -> Non
         )
 
     def fits(tiers: tuple[Tiers, ...]) -> bool:
-        taken = [bytes_on_gpu(one.item, t, partitions) for one, t in zip(loads, tiers, strict=True)]
-        return sum(taken) <= budget
+        sizes = [bytes_on_gpu(one.item, t, partitions) for one, t in zip(loads, tiers, strict=True)]
+        return sum(sizes) <= budget
 
-    found = tuple(choose_tiers(loads, topology, partitions, budget))
-    assert fits(found)
+    choice = tuple(choose_tiers(loads, topology, partitions, budget))
+    assert fits(choice)
     ways = [
         [Tiers(r, g - r, n - g) for g in range(n + 1) for r in range(g + 1)]
         for n in (one.item.rows for one in loads)
@@ -158,8 +158,8 @@ def assert_best_choice(budget: int, world: int, peer: float, host: float) -> Non
     best = min(total(pair) for pair in itertools.product(*ways) if fits(pair))
     # Moves are whole rows, so a remainder smaller than the widest row may stay unused.
     spare = max(one.curve.hit_rate(1) * one.reads * one.read_bytes / host for one in loads)
-    assert best <= total(found) + 1e-9
-    assert total(found) <= best + spare
+    assert best <= total(choice) + 1e-9
+    assert total(choice) <= best + spare
 
 
 def test_all_is_replicated_where_it_fits() -> None:

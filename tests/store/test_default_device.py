@@ -22,14 +22,14 @@ def test_stores_on_another_device(plan: str, device: torch.device, tmp_path: Pat
             with build(source, plan=plan, device=device) as store:
                 expected = everything(store, tmp_path / f"{make.__name__} as ever")
             with torch.device("meta"), build(source, plan=plan, device=device) as store:
-                found = everything(store, tmp_path / f"{make.__name__} another")
-            torch.testing.assert_close(found, expected)
+                actual = everything(store, tmp_path / f"{make.__name__} another")
+            torch.testing.assert_close(actual, expected)
 
 
 def everything(store: Store, folder: Path) -> dict[str, Any]:
     seeds = {t: torch.tensor([0, 3, 3], device="cpu") for t in store.node_types}
     fanouts = {t: [3, 2] for t in store.edge_types}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, options in {
         "plain": {},
         "disjoint": {"disjoint": True},
@@ -37,10 +37,10 @@ def everything(store: Store, folder: Path) -> dict[str, Any]:
         "labor": {"labor": True},
     }.items():
         sample = NeighborSampler(store, fanouts, **options).sample(seeds, 7)
-        found[name] = list(sample.nodes.values()), list(sample.row.values())
-    found["edges"] = [store.edge_index(t) for t in store.edge_types]
-    found["tables"] = [store.node_table("x", t).read() for t in store.node_types]
+        values[name] = list(sample.nodes.values()), list(sample.row.values())
+    values["edges"] = [store.edge_index(t) for t in store.edge_types]
+    values["tables"] = [store.node_table("x", t).read() for t in store.node_types]
     heat = presample(store, fanouts, seeds, 2)
-    found["heat"] = list(heat.features.values())
+    values["heat"] = list(heat.features.values())
     store.save(folder)
-    return found
+    return values

@@ -119,11 +119,11 @@ def test_all_functions_of_the_headers_are_for_devices() -> None:
     begins = re.compile(
         rf"^ {{0,2}}(?!template)(\w[\w:<>&* ]* [&*]?{name})\([^;{{}}]*\)(?: const)? {{", re.M
     )
-    found = []
+    functions = []
     for path in Path(peergraph.include_path()).rglob("*.*h"):
-        found += begins.findall(path.read_text())
-    assert len(found) > 10
-    assert [function for function in found if "PG_HD" not in function] == []
+        functions += begins.findall(path.read_text())
+    assert len(functions) > 10
+    assert [function for function in functions if "PG_HD" not in function] == []
 
 
 def kernel_source() -> str:

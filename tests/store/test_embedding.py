@@ -141,9 +141,9 @@ def test_bad_embeddings(device: torch.device) -> None:
         ({"init": 0}, TypeError, "init must be a tensor, a function or None, got 0"),
         ({"plan": "best"}, ValueError, "got 'best'"),
     ):
-        given = {"embedding_dim": 2, "num_embeddings": 5, **arguments}
+        settings = {"embedding_dim": 2, "num_embeddings": 5, **arguments}
         with pytest.raises(error, match=match):
-            peergraph.Embedding(group, **given)
+            peergraph.Embedding(group, **settings)
     with make_store(device) as store:
         peergraph.Embedding(store, 2, node_type="a")
         with pytest.raises(ValueError, match="'a' has an embedding 'embedding' already"):
@@ -162,8 +162,8 @@ def test_what_cannot_be_done(device: torch.device) -> None:
         copy.deepcopy(torch.nn.Sequential(embedding))
     (same,) = copy.deepcopy(torch.nn.Sequential(embedding), {id(embedding): embedding})
     assert same is embedding
-    kept = copy.deepcopy(embedding.state_dict())["weight"]
-    assert torch.equal(kept, embedding.table.read())
+    saved = copy.deepcopy(embedding.state_dict())["weight"]
+    assert torch.equal(saved, embedding.table.read())
     with pytest.raises(TypeError, match="save its state_dict, or the store"):
         pickle.dumps(embedding)
     with pytest.raises(RuntimeError, match="weight must have shape"):

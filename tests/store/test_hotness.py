@@ -97,18 +97,18 @@ def test_presample_counts_what_batches_read(device: torch.device) -> None:
     source = homogeneous_source()
     train = torch.arange(0, 60, 3)
     with Store.build(source, plan="replicated", device=device) as store:
-        found = presample(store, [4, 3], train, 7, epochs=2, seed=5)
+        hotness = presample(store, [4, 3], train, 7, epochs=2, seed=5)
         again = presample(store, [4, 3], train, 7, epochs=2, seed=5)
         # All neighbours: what is read does not depend on how batches are drawn, if there is one.
         whole = presample(store, [-1, -1], train, 100, seed=9)
         features, structure, edges = expected_counts(store, [-1, -1], [train], [0])
-    assert found.batches == 6
-    assert torch.equal(found.features[NODE], again.features[NODE])
-    assert found.features[NODE].dtype == torch.int64
-    assert int(found.features[NODE].max()) <= 6
+    assert hotness.batches == 6
+    assert torch.equal(hotness.features[NODE], again.features[NODE])
+    assert hotness.features[NODE].dtype == torch.int64
+    assert int(hotness.features[NODE].max()) <= 6
     # Every training node is an input once an epoch, at least.
-    assert bool((found.features[NODE][train] >= 2).all())
-    assert bool((found.structure[EDGE] <= found.features[NODE]).all())
+    assert bool((hotness.features[NODE][train] >= 2).all())
+    assert bool((hotness.structure[EDGE] <= hotness.features[NODE]).all())
     assert whole.batches == 1
     assert whole.features[NODE].tolist() == features.tolist()
     assert whole.structure[EDGE].tolist() == structure.tolist()

@@ -21,9 +21,9 @@ PLANS = ["replicated", "mixed"]
 OPTIONS: list[dict[str, Any]] = [{}, {"dead_end": "pad"}, {"restart_prob": 0.5}]
 
 
-def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Tensor) -> None:
+def assert_lists(report: ReadReport, store: Store, edge_type: EdgeType, reads: Tensor) -> None:
     """The lists of these user ids were read, once for each time they are named."""
-    item = found.item("structure", "-".join(edge_type))
+    item = report.item("structure", "-".join(edge_type))
     rows = internal(store, edge_type[2], reads)
     tiers = store.csc(edge_type).tiers
     assert item.reads == (tuple(expected_sources(store, rows, tiers, 0)),)
@@ -37,30 +37,30 @@ def test_walks(plan: str, device: torch.device) -> None:
             with build(source, plan, device=device) as store:
                 walker = RandomWalker(store, edge_ids=edge_ids)
                 starts = torch.arange(200)
-                wanted = walker.walk(starts, 5, 3, **options)
-                taken = RandomWalker(store, edge_ids=True).walk(starts, 5, 3, **options).edge_ids
-                assert taken is not None
+                expected = walker.walk(starts, 5, 3, **options)
+                steps = RandomWalker(store, edge_ids=True).walk(starts, 5, 3, **options).edge_ids
+                assert steps is not None
                 with store.measure() as measured:
                     walks = walker.walk(starts, 5, 3, **options)
-                assert torch.equal(walks.nodes, wanted.nodes)
-                assert (walks.edge_ids is None) == (wanted.edge_ids is None)
-                if wanted.edge_ids is not None:
-                    assert torch.equal(walks.edge_ids, wanted.edge_ids)
-                taken = taken.cpu() >= 0
-                read = taken
+                assert torch.equal(walks.nodes, expected.nodes)
+                assert (walks.edge_ids is None) == (expected.edge_ids is None)
+                if expected.edge_ids is not None:
+                    assert torch.equal(walks.edge_ids, expected.edge_ids)
+                steps = steps.cpu() >= 0
+                read = steps
                 if not options.get("restart_prob"):
-                    read = torch.cat([torch.ones(200, 1, dtype=torch.bool), taken[:, :-1]], dim=1)
-                found = measured.result()
-                assert found.batches == (1,)
-                assert_lists(found, store, EDGE, wanted.nodes.cpu()[:, :-1][read])
-                moved = 32 * (2 * int(read.sum()) + int(taken.sum()))
-                assert sum(found.item("structure", "_N-_E-_N").read_bytes[0]) == moved
+                    read = torch.cat([torch.ones(200, 1, dtype=torch.bool), steps[:, :-1]], dim=1)
+                report = measured.result()
+                assert report.batches == (1,)
+                assert_lists(report, store, EDGE, expected.nodes.cpu()[:, :-1][read])
+                moved = 32 * (2 * int(read.sum()) + int(steps.sum()))
+                assert sum(report.item("structure", "_N-_E-_N").read_bytes[0]) == moved
                 if edge_ids and store.csc().edge_ids is not None:
                     table = store.csc().edge_ids
                     assert table is not None
-                    assert wanted.edge_ids is not None
-                    rows = positions(store, EDGE, wanted.edge_ids.cpu()[taken])
-                    item = found.item("edge ids", "_N-_E-_N")
+                    assert expected.edge_ids is not None
+                    rows = positions(store, EDGE, expected.edge_ids.cpu()[steps])
+                    item = report.item("edge ids", "_N-_E-_N")
                     assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)
                 assert "not seen: workers of a DataLoader" in str(measured)
 
@@ -73,16 +73,16 @@ def test_walks_along_a_metapath(plan: str, device: torch.device) -> None:
         for path in pairs:
             walker = RandomWalker(store, list(path), edge_ids=True)
             starts = torch.arange(store.num_nodes(path[0][2]))
-            wanted = walker.walk(starts, 2, 1, dead_end="pad")
+            expected = walker.walk(starts, 2, 1, dead_end="pad")
             with store.measure() as measured:
-                found = walker.walk(starts, 2, 1, dead_end="pad")
-            assert torch.equal(found.nodes, wanted.nodes)
-            assert found.edge_ids is not None
-            assert wanted.edge_ids is not None
-            assert torch.equal(found.edge_ids, wanted.edge_ids)
+                actual = walker.walk(starts, 2, 1, dead_end="pad")
+            assert torch.equal(actual.nodes, expected.nodes)
+            assert actual.edge_ids is not None
+            assert expected.edge_ids is not None
+            assert torch.equal(actual.edge_ids, expected.edge_ids)
             if path[0] == path[1] or not all(store.num_edges(t) for t in path):
                 continue
-            nodes = wanted.nodes.cpu()
+            nodes = expected.nodes.cpu()
             assert_lists(measured.result(), store, path[0], nodes[:, 0])
             if (nodes[:, 1] >= 0).any():
                 assert_lists(measured.result(), store, path[1], nodes[:, 1][nodes[:, 1] >= 0])
@@ -91,13 +91,13 @@ def test_walks_along_a_metapath(plan: str, device: torch.device) -> None:
 def test_pinsage(device: torch.device) -> None:
     with build(homogeneous_source(), "mixed", device=device) as store:
         sampler = PinSageSampler(store, num_walks=4, walk_length=3, num_neighbors=5, num_layers=2)
-        wanted = sampler.sample(torch.arange(9), 1)
+        expected = sampler.sample(torch.arange(9), 1)
         with store.measure() as measured:
-            found = sampler.sample(torch.arange(9), 1)
-        assert torch.equal(found.nodes, wanted.nodes)
+            actual = sampler.sample(torch.arange(9), 1)
+        assert torch.equal(actual.nodes, expected.nodes)
         result = measured.result()
         assert result.batches == (1,)
-        targets = sum(layer.num_targets for layer in wanted.layers)
+        targets = sum(layer.num_targets for layer in expected.layers)
         assert 4 * targets < sum(result.item("structure", "_N-_E-_N").reads[0]) <= 12 * targets
 
 
@@ -115,14 +115,14 @@ def test_fixed_shapes(plan: str, device: torch.device) -> None:
                 }
                 fixed = StaticShapeSampler(sampler, {node_type: 8})
                 count = {node_type: torch.tensor([6], device=store.device)}
-                wanted = fixed.sample(seeds, 5, num_seeds=count)
+                expected = fixed.sample(seeds, 5, num_seeds=count)
                 with store.measure() as measured:
-                    found = fixed.sample(seeds, 5, num_seeds=count)
+                    actual = fixed.sample(seeds, 5, num_seeds=count)
                 with store.measure() as plain:
                     sampler.sample({node_type: seeds[node_type][:6]}, 5)
                 for name in ("nodes", "row", "col", "edge_ids"):
-                    for key, value in getattr(wanted, name).items():
-                        assert torch.equal(getattr(found, name)[key], value), (name, key)
+                    for key, value in getattr(expected, name).items():
+                        assert torch.equal(getattr(actual, name)[key], value), (name, key)
                 mine = {(i.kind, i.name): i.reads for i in measured.result().items}
                 assert mine == {(i.kind, i.name): i.reads for i in plain.result().items}
                 assert measured.result().batches == (1,)
@@ -138,8 +138,8 @@ def test_rows_read_in_place(device: torch.device) -> None:
             csc = Csc.from_block(block, len(nodes))
             expected = g_spmm(csc, "copy_u", reduce, x=table.gather(nodes))
             with store.measure() as measured:
-                found = g_spmm(csc, "copy_u", reduce, x=TableRows(table, nodes))
-            torch.testing.assert_close(found, expected)
+                actual = g_spmm(csc, "copy_u", reduce, x=TableRows(table, nodes))
+            torch.testing.assert_close(actual, expected)
             rows = internal(store, "_N", nodes.cpu()[block.row.cpu().long()])
             item = measured.result().item("node table", "_N.x")
             assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)

@@ -94,9 +94,9 @@ def links_or_plan(source: GraphSource | None, plan: str, **options: object) -> S
 def _allocates_what_was_planned(plan: str, device: str) -> None:
     group = Group.current(device=device)
     for source in (homogeneous_source(300, 2000), heterogeneous_source(10)):
-        given = source if group.rank == 0 else None
+        local_source = source if group.rank == 0 else None
         links = {"topology": RING, "memory_budget": 15000} if plan == "solver" else {}
-        with links_or_plan(given, plan, group=group, **links) as store:
+        with links_or_plan(local_source, plan, group=group, **links) as store:
             use = store.memory()
             for rank in range(group.world_size):
                 if plan == "solver":
@@ -146,10 +146,10 @@ def _uneven_shards() -> None:
     group = Group.current(device="cpu")
     coo = torch.stack([torch.arange(400) % 20, torch.full((400,), 7)])
     source = GraphSource.homogeneous(20, EdgeSource(coo=coo))
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     for budget in (1000, 1500, 2000, 2500):
         with Store.build(
-            given, memory_budget=budget, topology=machine("full2"), group=group
+            local_source, memory_budget=budget, topology=machine("full2"), group=group
         ) as store:
             use = store.memory()
             for rank in range(2):
@@ -251,19 +251,19 @@ def _compare_with_driver(device: str) -> None:
         EdgeSource(coo=random_coo(nodes, nodes, 4_000_000)),
         {"x": torch.randn(nodes, 64), "y": torch.arange(nodes)},
     )
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     for plan in ("replicated", "sharded", "mixed", "auto"):
         # The first build makes what stays: contexts, and kernels that are loaded when first used.
-        build(given, plan, group=group).close()
+        build(local_source, plan, group=group).close()
         before = free_memory.free_gpu_memory(group.device)
         group.barrier()
-        store = build(given, plan, group=group)
+        store = build(local_source, plan, group=group)
         group.synchronize()
         group.barrier()
-        taken = before - free_memory.free_gpu_memory(group.device)
+        num_bytes = before - free_memory.free_gpu_memory(group.device)
         group.barrier()
         said = store.memory().device_bytes()
-        assert taken == pytest.approx(said, rel=0.05), (plan, taken, said)
+        assert num_bytes == pytest.approx(said, rel=0.05), (plan, num_bytes, said)
         store.close()
 
 

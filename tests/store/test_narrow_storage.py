@@ -86,9 +86,9 @@ def test_plan_counts_stored_bytes() -> None:
 
     def bytes_of_x(**options: Any) -> int:
         with Store.build(source, plan="replicated", device="cpu", **options) as store:
-            found = [a for a in store.memory().allocations if a.name == "_N.x"]
+            allocations = [a for a in store.memory().allocations if a.name == "_N.x"]
             placed = [p for p in store.plan.placements if p.name == "_N.x"]
-            assert sum(found[0].replicated) == placed[0].bytes_replicated
+            assert sum(allocations[0].replicated) == placed[0].bytes_replicated
             return placed[0].bytes_replicated
 
     full = bytes_of_x()
@@ -153,13 +153,13 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert manifest["format"] == 3
     assert entry["storage"] == {"name": "int8:4", "dtype": "float32", "row_shape": [7]}
     assert entry["shape"] == [60, 16]
-    for given, stored in (
+    for setting, stored in (
         (None, "int8:4"),
         ({"x": "int8:4"}, "int8:4"),
         ({"x": "float32"}, None),
         ({"x": "bfloat16"}, "bfloat16"),
     ):
-        with Store.load(tmp_path / "narrow", device="cpu", storage=given) as store:
+        with Store.load(tmp_path / "narrow", device="cpu", storage=setting) as store:
             table = store.node_table("x")
             assert (table.codec.storage if isinstance(table, NarrowTable) else None) == stored
             again = expected_rows(saved[0], stored) if stored == "bfloat16" else saved[0]
@@ -219,8 +219,8 @@ def test_damaged_manifests(tmp_path: Path) -> None:
     text = (tmp_path / "store" / "manifest.json").read_text()
 
     def table(values: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = values["nodes"][0]["tables"][0]
-        return found
+        entry: dict[str, Any] = values["nodes"][0]["tables"][0]
+        return entry
 
     for change, message in (
         (lambda v: v.update(format=2), "unknown key 'storage'"),
@@ -274,8 +274,8 @@ def test_command_line_plans_stored_bytes(capsys: pytest.CaptureFixture[str]) -> 
         described = ["--nodes", "1000", "--edges", "9000", "--row-bytes", "400,8"]
         topology = ["--gpus", "0,1", "--budget", "1G"]
         assert main(["plan", "--json", *described, *topology, *arguments]) == 0
-        found = json.loads(capsys.readouterr().out)["plan"]["placements"]
-        return {p["name"]: p["bytes_replicated"] for p in found}
+        placements = json.loads(capsys.readouterr().out)["plan"]["placements"]
+        return {p["name"]: p["bytes_replicated"] for p in placements}
 
     assert placed()["_N.x"] == 400_000
     assert placed("--storage", "x=int8")["_N.x"] == 112_000

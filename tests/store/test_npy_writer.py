@@ -16,18 +16,18 @@ from peergraph.store.disk import npy_writer
 from peergraph.store.disk.npy_writer import NpyWriter
 
 
-def write(path: Path, rows: torch.Tensor, known: bool, step: int) -> NpyWriter:
-    shape = (len(rows) if known else None, *rows.shape[1:])
+def write(path: Path, rows: torch.Tensor, counted: bool, step: int) -> NpyWriter:
+    shape = (len(rows) if counted else None, *rows.shape[1:])
     with NpyWriter(path, shape, rows.dtype) as writer:
         for begin in range(0, len(rows), step):
             writer.write(rows[begin : begin + step])
     return writer
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 4096, 4064, 5000])
 def test_pieces_of_any_size_give_the_same_file(
-    tmp_path: Path, count: int, known: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, count: int, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of 4096 bytes: 4064 of the 16-byte rows end one exactly, behind the header."""
     monkeypatch.setattr(npy_writer, "BLOCK_BYTES", 4096)
@@ -35,7 +35,7 @@ def test_pieces_of_any_size_give_the_same_file(
     entries = []
     for step in (7, 1000):
         path = tmp_path / f"{step}.npy"
-        entries.append(write(path, rows, known, step).entry)
+        entries.append(write(path, rows, counted, step).entry)
         assert np.array_equal(np.load(path), rows.numpy())
     content = (tmp_path / "7.npy").read_bytes()
     blocks = [content[at : at + 4096] for at in range(0, len(content), 4096)]

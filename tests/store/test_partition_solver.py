@@ -130,10 +130,10 @@ def test_four_gpus_against_exhaustive_search() -> None:
             assert_valid(partitions, topology)
             copies, total, rate = exhaustive(topology)
             assert partitions.copies == -copies
-            found = sum(map(len, partitions.stored))
+            num_copies = sum(map(len, partitions.stored))
             # Balance comes first at every step, which can cost one copy more than there must be.
-            assert -total <= found <= 1 - total
-            if found == -total:
+            assert -total <= num_copies <= 1 - total
+            if num_copies == -total:
                 assert partitions.min_bandwidth(topology.bulk.bandwidth) == pytest.approx(rate)
 
 

@@ -59,26 +59,26 @@ def test_reads_by_counts() -> None:
     with Store.build(source, device="cpu") as store:
         counts = presample(store, [3, 2], torch.arange(20), 5, epochs=2)
     order = torch.argsort(counts.features[NODE], descending=True, stable=True)
-    found = BatchReads.of(counts, {}, {NODE: order}, {EDGE: 400})
-    curve, rows = found.nodes[NODE]
+    reads_by = BatchReads.of(counts, {}, {NODE: order}, {EDGE: 400})
+    curve, rows = reads_by.nodes[NODE]
     assert rows == pytest.approx(float(counts.features[NODE].sum()) / 8)
     top = expected_reads(counts.features[NODE][order])
     assert curve.hit_rate(10) == pytest.approx(float(top[:10].sum() / top.sum()))
-    assert found.edges[EDGE] == counts.edges[EDGE] / 8
-    assert found.expanded[EDGE][1] == pytest.approx(float(counts.structure[EDGE].sum()) / 8)
+    assert reads_by.edges[EDGE] == counts.edges[EDGE] / 8
+    assert reads_by.expanded[EDGE][1] == pytest.approx(float(counts.structure[EDGE].sum()) / 8)
 
 
 def test_expected_reads_are_those_of_another_epoch() -> None:
     rates = torch.exp(1.3 * torch.randn(20_000, generator=torch.Generator().manual_seed(1)))
-    seen, next_time = (
+    this_epoch, next_time = (
         torch.poisson(rates, generator=torch.Generator().manual_seed(s)).long() for s in (2, 3)
     )
-    expected = expected_reads(seen)
+    expected = expected_reads(this_epoch)
     assert expected.dtype == torch.float64
     for times in (0, 1, 2, 5):
-        real = float(next_time[seen == times].double().mean())
-        assert float(expected[seen == times].mean()) == pytest.approx(real, rel=0.15)
-    assert torch.equal(expected[seen > 7], seen[seen > 7].double())
+        real = float(next_time[this_epoch == times].double().mean())
+        assert float(expected[this_epoch == times].mean()) == pytest.approx(real, rel=0.15)
+    assert torch.equal(expected[this_epoch > 7], this_epoch[this_epoch > 7].double())
 
 
 def test_expected_reads_of_few_rows() -> None:
@@ -102,7 +102,7 @@ def share(shares: ShardRatios, budget: int, world: int = 4) -> list[Tiers]:
     return place_items(items(), budget, shares, partitions, rest)
 
 
-def taken(tiers: list[Tiers], world: int = 4) -> int:
+def bytes_of(tiers: list[Tiers], world: int = 4) -> int:
     placed = map(Placement.of, items(), tiers)
     return sum(p.bytes_per_rank(world) for p in placed)
 
@@ -112,7 +112,7 @@ def test_budget_is_kept() -> None:
         with named_case(budget):
             for first in (None, "structure", "features"):
                 tiers = share(ShardRatios(first=first), budget)
-                assert taken(tiers) <= budget
+                assert bytes_of(tiers) <= budget
                 assert [t.rows for t in tiers] == [item.rows for item in items()]
 
 

@@ -28,10 +28,10 @@ def test_every_option_has_a_default_and_a_description() -> None:
         assert f"``{name}``" in build
 
 
-@pytest.mark.parametrize("given", [0, -1, 1.0, True, "2"])
-def test_wrong_numbers_of_exchanged_batches(given: Any) -> None:
+@pytest.mark.parametrize("count", [0, -1, 1.0, True, "2"])
+def test_wrong_numbers_of_exchanged_batches(count: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="batches_per_exchange must be a"):
-        complete_options({"machines": "shard", "batches_per_exchange": given})
+        complete_options({"machines": "shard", "batches_per_exchange": count})
 
 
 def test_whole_stores_exchange_no_batches() -> None:

@@ -32,9 +32,9 @@ def assert_range(
         torch.int32,
         torch.int64,
     )
-    for found, wanted in zip(read, expected(coo, start, stop), strict=True):
-        assert found.device == store.device
-        assert torch.equal(found.cpu().long(), wanted)
+    for actual, expected_result in zip(read, expected(coo, start, stop), strict=True):
+        assert actual.device == store.device
+        assert torch.equal(actual.cpu().long(), expected_result)
 
 
 @pytest.mark.parametrize("plan", PLANS)

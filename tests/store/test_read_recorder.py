@@ -31,8 +31,8 @@ def _counts(plan: str, device: str) -> None:
         source: GraphSource = make()
         links = {"topology": RING, "memory_budget": 15000} if plan == "solver" else {}
         maker = Store.build if plan == "solver" else build
-        given = source if group.rank == 0 else None
-        with maker(given, plan=plan, group=group, **links) as store:  # type: ignore[operator]
+        local_source = source if group.rank == 0 else None
+        with maker(local_source, plan=plan, group=group, **links) as store:  # type: ignore[operator]
             _check_counts(store, group.rank)
             group.barrier()
 
@@ -43,36 +43,36 @@ def _check_counts(store: Store, rank: int) -> None:
     count = store.num_nodes(node_type)
     draws = torch.Generator().manual_seed(rank)
     batches = [torch.randint(count, (20,), generator=draws) for _ in range(3 + rank)]
-    wanted = [sampler.sample({node_type: ids}, i) for i, ids in enumerate(batches)]
+    leaves = [sampler.sample({node_type: ids}, i) for i, ids in enumerate(batches)]
     table = store.node_table("x", node_type)
     with store.measure() as measured:
         for i, ids in enumerate(batches):
             sample = sampler.sample({node_type: ids}, i)
-            assert_same(sample, wanted[i])
+            assert_same(sample, leaves[i])
             table.gather(sample.nodes[node_type])
             table.gather(torch.empty(0, dtype=torch.int64))
-    found = measured.result()
+    report = measured.result()
     # Nothing counts any more.
     table.gather(torch.arange(3))
     sampler.sample({node_type: batches[0]}, 0)
-    assert measured.result() == found
-    assert found.batches == (3 + rank,)
-    rows = torch.cat([internal(store, node_type, s.nodes[node_type].cpu()) for s in wanted])
-    item = found.item("node table", f"{node_type}.x")
+    assert measured.result() == report
+    assert report.batches == (3 + rank,)
+    rows = torch.cat([internal(store, node_type, s.nodes[node_type].cpu()) for s in leaves])
+    item = report.item("node table", f"{node_type}.x")
     assert item.reads == (tuple(expected_sources(store, rows, table.tiers, rank)),)
     assert item.read_bytes[0] == tuple(table.row_bytes * n for n in item.reads[0])
     for edge_type in store.edge_types:
-        _check_structure(store, edge_type, wanted, found, rank)
+        _check_structure(store, edge_type, leaves, report, rank)
 
 
-def _check_structure(store, edge_type, samples, found, rank) -> None:  # type: ignore[no-untyped-def]
+def _check_structure(store, edge_type, samples, report, rank) -> None:  # type: ignore[no-untyped-def]
     name = "-".join(edge_type)
     if store.num_edges(edge_type) == 0:
         with pytest.raises(KeyError, match="no reads of structure"):
-            found.item("structure", name)
+            report.item("structure", name)
         return
     structure = store.csc(edge_type)
-    moved = torch.zeros(len(found.items[0].reads[0]), dtype=torch.int64)
+    moved = torch.zeros(len(report.items[0].reads[0]), dtype=torch.int64)
     lists = torch.zeros_like(moved)
     edges = []
     for sample in samples:
@@ -86,14 +86,14 @@ def _check_structure(store, edge_type, samples, found, rank) -> None:  # type: i
                 one = torch.tensor(expected_sources(store, row, structure.tiers, rank))
                 lists += one
                 moved += one * 32 * (2 + count)
-    item = found.item("structure", name)
+    item = report.item("structure", name)
     assert item.reads == (tuple(lists.tolist()),)
     assert item.read_bytes == (tuple(moved.tolist()),)
     if structure.edge_ids is not None:
         read = positions(store, edge_type, torch.cat(edges))
-        item = found.item("edge ids", name)
-        wanted = expected_sources(store, read, structure.edge_ids.tiers, rank)
-        assert item.reads == (tuple(wanted),)
+        item = report.item("edge ids", name)
+        expected = expected_sources(store, read, structure.edge_ids.tiers, rank)
+        assert item.reads == (tuple(expected),)
 
 
 @pytest.mark.parametrize("plan", ["replicated", "host", "mixed"])
@@ -110,9 +110,9 @@ def test_counts_of_ranks(device_type: str, plan: str) -> None:
 def _all_ranks() -> str:
     group = Group.current(device="cpu")
     source = homogeneous_source(300, 2000)
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     with Store.build(
-        given, plan="solver", topology=RING, memory_budget=15000, group=group
+        local_source, plan="solver", topology=RING, memory_budget=15000, group=group
     ) as store:
         with store.measure() as measured:
             if group.rank:
@@ -153,11 +153,11 @@ def test_other_samplers_count_lists(weighted: bool, device: torch.device) -> Non
     with build(source, "mixed", device=device) as store:
         options = {"weights": "w"} if weighted else {"subgraph": "induced"}
         sampler = NeighborSampler(store, FANOUTS, **options)  # type: ignore[arg-type]
-        wanted = sampler.sample(torch.arange(9), 1)
+        expected = sampler.sample(torch.arange(9), 1)
         with store.measure() as measured:
-            assert_same(sampler.sample(torch.arange(9), 1), wanted)
+            assert_same(sampler.sample(torch.arange(9), 1), expected)
         lists = sum(measured.result().item("structure", "_N-_E-_N").reads[0])
-        blocks = [wanted.block(hop) for hop in range(wanted.num_hops)]
+        blocks = [expected.block(hop) for hop in range(expected.num_hops)]
         assert lists == sum(block.num_targets for block in blocks)
 
 

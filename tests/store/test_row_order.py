@@ -29,12 +29,12 @@ def _same_samples(device: str) -> None:
     for make in (lambda: homogeneous_source(300, 2000), lambda: heterogeneous_source(10)):
         torch.manual_seed(0)
         source = make()
-        given = source if group.rank == 0 else None
+        local_source = source if group.rank == 0 else None
         # The reverse of what out-degrees say.
         heat = {t: torch.arange(source.num_nodes[t[2]]).double() for t in source.edges}
         with (
-            build_mixed(given, group=group) as one,
-            build_mixed(given, group=group, structure_hotness=heat) as two,
+            build_mixed(local_source, group=group) as one,
+            build_mixed(local_source, group=group, structure_hotness=heat) as two,
         ):
             for edge_type in one.edge_types:
                 assert one.csc(edge_type).order is None
@@ -101,7 +101,7 @@ def counted() -> tuple[GraphSource, Hotness]:
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 0.7])
 def test_predicted_hits_are_no_fewer(ratio: float) -> None:
     source, hotness = counted()
-    found = []
+    results = []
     for options in ({}, {"structure_hotness": hotness}):
         with Store.build(
             source,
@@ -115,7 +115,7 @@ def test_predicted_hits_are_no_fewer(ratio: float) -> None:
             assert_same_graph(store, source)
             (prediction,) = (p for p in store.plan.predictions if p.kind == "structure")
             placement = next(p for p in store.plan.placements if p.kind == "structure")
-            found.append((prediction.hits[0], placement.bytes_replicated))
+            results.append((prediction.hits[0], placement.bytes_replicated))
             kinds = {p.kind for p in store.plan.placements}
             assert ("list order" in kinds) == bool(options)
             with store.measure() as measured:
@@ -123,8 +123,8 @@ def test_predicted_hits_are_no_fewer(ratio: float) -> None:
                 for seed in range(20):
                     sampler.sample(torch.randint(400, (20,)), seed)
             hits = measured.result().item("structure", "_N-_E-_N").hits(1)
-            found[-1] = (*found[-1], hits[0])
-    (shared, bytes_shared, _), (own, bytes_own, measured_hits) = found
+            results[-1] = (*results[-1], hits[0])
+    (shared, bytes_shared, _), (own, bytes_own, measured_hits) = results
     assert bytes_own <= bytes_shared + 4 * 6000
     # Curves are drawn through points.
     assert own >= shared - 0.01

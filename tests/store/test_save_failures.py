@@ -34,18 +34,18 @@ def large_source() -> GraphSource:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with Store.build(homogeneous_source(), plan="host", device="cpu") as made:
-        yield made
+    with Store.build(homogeneous_source(), plan="host", device="cpu") as built:
+        yield built
 
 
 def _save_with_small_files(folder: str) -> None:
     """Of a child process: no file may have more than 1 MB."""
     group = Group.current(device="cpu")
     source = large_source() if group.rank == 0 else None
-    with Store.build(source, plan="host", group=group) as made:
+    with Store.build(source, plan="host", group=group) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
         with pytest.raises(OSError, match="File too large"):
-            made.save(folder)
+            store.save(folder)
         assert os.listdir(Path(folder).parent) == []
 
 
@@ -113,9 +113,9 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
     try:
-        with Store.build(large_source(), plan="host", device="cpu") as made:
+        with Store.build(large_source(), plan="host", device="cpu") as store:
             with pytest.raises(OSError, match="No space left on device"):
-                made.save(disk / "graph")
+                store.save(disk / "graph")
             assert os.listdir(disk) == []
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -168,8 +168,8 @@ def test_what_a_killed_save_left_is_removed_by_the_next(store: Store, tmp_path: 
         store.save(folder)
     folder.rename(tmp_path / "other")
     store.save(folder)
-    kept = ["graph.part-98", "graph.part-99", "graph.part-mine"]
-    assert sorted(os.listdir(tmp_path)) == ["graph", *kept, "other"]
+    others = ["graph.part-98", "graph.part-99", "graph.part-mine"]
+    assert sorted(os.listdir(tmp_path)) == ["graph", *others, "other"]
     Store.load(folder, device="cpu").close()
 
 
@@ -212,17 +212,17 @@ def test_a_folder_taken_for_abandoned_is_made_anew(
 ) -> None:
     """Another save may find it between its making and its lock."""
     real = fcntl.flock
-    taken = []
+    folders = []
 
     def flock(fd: int, kind: int) -> None:
         real(fd, kind)
-        if not taken:
-            taken.append(os.readlink(f"/proc/self/fd/{fd}"))
-            os.rmdir(taken[0])
+        if not folders:
+            folders.append(os.readlink(f"/proc/self/fd/{fd}"))
+            os.rmdir(folders[0])
 
     monkeypatch.setattr(fcntl, "flock", flock)
     store.save(tmp_path / "graph")
-    assert len(taken) == 1
+    assert len(folders) == 1
     assert os.listdir(tmp_path) == ["graph"]
 
 
@@ -236,8 +236,8 @@ def test_dtypes(tmp_path: Path) -> None:
             edges = EdgeSource(coo=torch.zeros((2, 3), dtype=torch.int64))
             with Store.build(
                 GraphSource.homogeneous(5, edges, {"x": values}), plan="host", device="cpu"
-            ) as made:
-                made.save(tmp_path / str(dtype))
+            ) as store:
+                store.save(tmp_path / str(dtype))
             with Store.load(tmp_path / str(dtype), device="cpu") as again:
                 read = again.node_table("x").read()
                 assert read.dtype == dtype

@@ -46,10 +46,10 @@ def test_as_much_as_has_to(device: torch.device, tmp_path: Path) -> None:
     with build(1 << 30, tmp_path, **host_plan(device)) as store:
         assert store.plan.bytes_disk() == 0
         assert store.id_map().to_internal is None
-        needed = store.memory().host_bytes()
+        host_bytes = store.memory().host_bytes()
     for less in (1, 3 * PAGE, 20 * PAGE):
-        with build(needed - less, tmp_path, **host_plan(device)) as store:
-            assert store.memory().host_bytes() <= needed - less
+        with build(host_bytes - less, tmp_path, **host_plan(device)) as store:
+            assert store.memory().host_bytes() <= host_bytes - less
             assert store.memory().tier("disk") == store.plan.bytes_disk() >= less
             # Id maps take room, too, without a GPU on the host.
             assert store.plan.bytes_disk() <= less + 2 * 4 * NODES + 4 * PAGE
@@ -60,8 +60,8 @@ def test_as_much_as_has_to(device: torch.device, tmp_path: Path) -> None:
 def test_coldest_rows_of_the_widest_table(device: torch.device, tmp_path: Path) -> None:
     """Renumbered, although without a GPU one tier would have served all."""
     with build(None, None, **host_plan(device)) as store:
-        needed = store.memory().host_bytes()
-    with build(needed - 2000, tmp_path, **host_plan(device)) as store:
+        host_bytes = store.memory().host_bytes()
+    with build(host_bytes - 2000, tmp_path, **host_plan(device)) as store:
         tiers = store.plan.tiers("node table", "_N.x")
         assert 0 < tiers.disk < NODES
         assert store.plan.tiers("node table", "_N.y").disk == 0
@@ -88,14 +88,14 @@ def test_without_a_gpu_all_but_ids_may_go(tmp_path: Path, fanouts: list[int]) ->
         assert store.plan.tiers("edge ids", "_N-_E-_N").host == 0
         assert_same(store)
         seeds = torch.arange(20)
-        found = NeighborSampler(store, fanouts).sample(seeds, 7)
+        actual = NeighborSampler(store, fanouts).sample(seeds, 7)
     with Store.build(SOURCE, device="cpu") as store:
         expected = NeighborSampler(store, fanouts).sample(seeds, 7)
-    assert torch.equal(found.nodes["_N"], expected.nodes["_N"])
-    assert torch.equal(found.row[EDGE], expected.row[EDGE])
-    assert found.edge_ids is not None
+    assert torch.equal(actual.nodes["_N"], expected.nodes["_N"])
+    assert torch.equal(actual.row[EDGE], expected.row[EDGE])
+    assert actual.edge_ids is not None
     assert expected.edge_ids is not None
-    assert torch.equal(found.edge_ids[EDGE], expected.edge_ids[EDGE])
+    assert torch.equal(actual.edge_ids[EDGE], expected.edge_ids[EDGE])
 
 
 def test_saved_and_loaded(device: torch.device, tmp_path: Path) -> None:

@@ -128,11 +128,11 @@ OTHER_ROWS = [
 
 
 def test_sources_that_give_other_rows(device: torch.device) -> None:
-    for given, error, message in OTHER_ROWS:
+    for rows, error, message in OTHER_ROWS:
         with named_case(message):
             source = homogeneous_source()
             source.node_tables = {
-                NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e, given=given: given)}
+                NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e, rows=rows: rows)}
             }
             with pytest.raises(error, match=rf"'?_N\.x'?: rows\(0, 60\) must be .*{message}"):
                 Store.build(source, plan="sharded", device=device)

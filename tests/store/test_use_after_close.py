@@ -179,7 +179,7 @@ def _close_meanwhile(device: str) -> None:
 def _close_while_others_work(name: str, device: str) -> None:
     store = make_store(device)
     use = USES[name](store)
-    wanted, found = use(), [0]
+    expected, count = use(), [0]
     errors: list[BaseException] = []
     began = threading.Barrier(3)
 
@@ -187,8 +187,8 @@ def _close_while_others_work(name: str, device: str) -> None:
         began.wait()
         try:
             while True:
-                assert use() == wanted
-                found[0] += 1
+                assert use() == expected
+                count[0] += 1
         except BaseException as error:
             errors.append(error)
 
@@ -196,7 +196,7 @@ def _close_while_others_work(name: str, device: str) -> None:
     for thread in threads:
         thread.start()
     began.wait()
-    while found[0] < 2 and not errors:  # in the midst of their work, at any place
+    while count[0] < 2 and not errors:  # in the midst of their work, at any place
         pass
     store.close()
     for thread in threads:
@@ -231,7 +231,7 @@ def test_tensors_over_the_memory_keep_it() -> None:
 def _close_in_the_midst() -> None:
     store = make_store()
     sampler, seeds = NeighborSampler(store, [5, 5]), torch.arange(200)
-    wanted = sampler.sample(seeds, 1)
+    expected = sampler.sample(seeds, 1)
     errors: list[str] = []
 
     def close_and_allocate(*args: Any) -> torch.Tensor:
@@ -244,8 +244,8 @@ def _close_in_the_midst() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_result, "empty", close_and_allocate)
-        found = sampler.sample(seeds, 1)
-    assert torch.equal(found.nodes["_N"], wanted.nodes["_N"])
+        actual = sampler.sample(seeds, 1)
+    assert torch.equal(actual.nodes["_N"], expected.nodes["_N"])
     assert errors == ["memory cannot be closed within an operation that uses it"]
     with pytest.raises(RuntimeError, match=CLOSED):
         sampler.sample(seeds, 1)

@@ -91,8 +91,8 @@ def train_beside(
 
 def make(device: torch.device, **arguments: Any) -> peergraph.Embedding:
     """Of ROWS rows without a store."""
-    given = {"num_embeddings": ROWS, "init": first_rows(), **arguments}
-    return peergraph.Embedding(Group.current(device=device), WIDTH, **given)
+    settings = {"num_embeddings": ROWS, "init": first_rows(), **arguments}
+    return peergraph.Embedding(Group.current(device=device), WIDTH, **settings)
 
 
 def make_store(device: torch.device, plan: str = "auto", **arguments: Any) -> Store:

@@ -40,12 +40,12 @@ def descendants(pid: int) -> dict[int, str]:
             if state != "Z":
                 children.setdefault(int(parent), []).append(int(process.name))
                 names[int(process.name)] = name
-    found, todo = {}, [pid]
+    processes, todo = {}, [pid]
     while todo:
         for child in children.get(todo.pop(), []):
-            found[child] = names[child]
+            processes[child] = names[child]
             todo.append(child)
-    return found
+    return processes
 
 
 def _free_memory() -> list[int]:
@@ -63,13 +63,13 @@ def open_files() -> Counter[str]:
 
     Files of the GPU driver, and locks by which tests take turns on GPUs, are left out.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             target = os.readlink(link)
             if not target.startswith(("/dev/nvidia", LOCKS)):
-                found[target.partition(":[")[0]] += 1
-    return found
+                counts[target.partition(":[")[0]] += 1
+    return counts
 
 
 class Watch:
@@ -99,16 +99,16 @@ class Watch:
                 yield f"GPU memory: {str(error).strip().splitlines()[-1]}"
 
     def _new_processes(self) -> list[str]:
-        found = descendants(os.getpid()).items()
-        return [f"{name} {pid}" for pid, name in found if pid not in self.processes]
+        processes = descendants(os.getpid()).items()
+        return [f"{name} {pid}" for pid, name in processes if pid not in self.processes]
 
 
 def _settled(left: Callable[[], Collection[str]]) -> Collection[str]:
     """What is left, once that which is about to go is gone."""
     deadline = time.monotonic() + 5
-    while (found := left()) and time.monotonic() < deadline:
+    while (leftovers := left()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return leftovers
 
 
 @contextmanager

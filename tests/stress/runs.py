@@ -66,7 +66,7 @@ def run_scenario(scenario: Scenario, watch: Watch) -> Row:
 
 def judge(scenario: Scenario, outcomes: Sequence[work.Outcome | None]) -> list[str]:
     """What the ranks should have done otherwise."""
-    found = []
+    failures = []
     for rank, outcome in enumerate(outcomes):
         wrong = ""
         if outcome is None:  # the victim, which has ended
@@ -87,12 +87,12 @@ def judge(scenario: Scenario, outcomes: Sequence[work.Outcome | None]) -> list[s
         elif f"rank {scenario.victim}" not in outcome.message:
             wrong = f"the message names another rank: {outcome.message}"
         if wrong:
-            found.append(f"rank {rank} of {scenario.world_size}: {wrong}")
+            failures.append(f"rank {rank} of {scenario.world_size}: {wrong}")
     # A build that is told of too little memory may find that out before it meets the full disk.
     expected = {"save": ("OSError",), "build": ("OSError", "MemoryError")}.get(scenario.stage, ())
     if scenario.kind == "full disk" and not any(o and o.error in expected for o in outcomes):
-        found.append(f"no rank raised {' or '.join(expected)}")
-    return found
+        failures.append(f"no rank raised {' or '.join(expected)}")
+    return failures
 
 
 def run_long(count: int, ranks: int, seed: int, device: str, watch: Watch) -> Row:
@@ -101,8 +101,10 @@ def run_long(count: int, ranks: int, seed: int, device: str, watch: Watch) -> Ro
     start = time.monotonic()
     try:
         seconds = 60 + count * 0.5
-        found = run_ranks(run_batches, ranks, count, seed, device, timeout_s=seconds, device=device)
-        row.wrong = [wrong for wrong in found if wrong]
+        faults = run_ranks(
+            run_batches, ranks, count, seed, device, timeout_s=seconds, device=device
+        )
+        row.wrong = [wrong for wrong in faults if wrong]
     except (RuntimeError, TimeoutError) as error:
         row.wrong = [str(error).strip().splitlines()[-1]]
     row.seconds = time.monotonic() - start

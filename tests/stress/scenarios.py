@@ -93,22 +93,22 @@ def scenarios(seed: int, worlds: list[int], device: str) -> list[Scenario]:
     every number of ranks.
     """
     rng = random.Random(seed)
-    found = []
+    names = []
     for world in worlds:
-        found += [_scenario(rng, "kill", stage, world, device) for stage in STAGES]
+        names += [_scenario(rng, "kill", stage, world, device) for stage in STAGES]
     for kind in ENDS[1:]:
-        found += [_scenario(rng, kind, stage, worlds[0], device) for stage in rng.sample(STAGES, 3)]
+        names += [_scenario(rng, kind, stage, worlds[0], device) for stage in rng.sample(STAGES, 3)]
     for kind in ("freeze", "pause"):
-        found += [
+        names += [
             _scenario(rng, kind, stage, worlds[-1], device)
             for stage in rng.sample(["build", "gather", "sample", "close"], 3)
         ]
     for what in ("collectives", "sources", "plans"):
-        found.append(_scenario(rng, "disagree", what, worlds[-1], device))
-    found.append(_scenario(rng, "full disk", "save", worlds[0], device))
-    found.append(_scenario(rng, "full disk", "build", worlds[0], device))
-    rng.shuffle(found)
-    return found
+        names.append(_scenario(rng, "disagree", what, worlds[-1], device))
+    names.append(_scenario(rng, "full disk", "save", worlds[0], device))
+    names.append(_scenario(rng, "full disk", "build", worlds[0], device))
+    rng.shuffle(names)
+    return names
 
 
 def _scenario(rng: random.Random, kind: str, stage: str, world: int, device: str) -> Scenario:

@@ -52,8 +52,8 @@ class Rank:
 
     def build(self) -> None:
         source = homogeneous_source(NODES, 5 * NODES)
-        given = source if self.group.rank == 0 else None
-        self.store = build(given, "mixed", group=self.group)
+        local_source = source if self.group.rank == 0 else None
+        self.store = build(local_source, "mixed", group=self.group)
         self.x = source.node_tables["_N"]["x"]
 
     def gather(self) -> None:
@@ -144,7 +144,7 @@ def fill_disk(scenario: Scenario, folder: str) -> Outcome:
     """No file may grow beyond a limit, as on a full disk; afterwards everything works again."""
     group = Group.current(scenario.device, timeout=scenario.patience)
     source = homogeneous_source(NODES, 5 * NODES)
-    given = source if group.rank == 0 else None
+    local_source = source if group.rank == 0 else None
     place = Path(folder) / "saved"
     outcome = Outcome("", "nothing was raised", scenario.stage)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -161,9 +161,9 @@ def fill_disk(scenario: Scenario, folder: str) -> Outcome:
 
     if scenario.stage == "build":
         options = {"spill": folder, "host_budget": 60_000, "group": group}
-        outcome = limited(lambda: Store.build(given, plan="host", **options))
+        outcome = limited(lambda: Store.build(local_source, plan="host", **options))
     dist.barrier()
-    with build(given, "mixed", group=group) as store:
+    with build(local_source, "mixed", group=group) as store:
         if scenario.stage == "save":
             outcome = limited(lambda: store.save(place))
             dist.barrier()

@@ -84,7 +84,7 @@ def test_edges(tree: Path) -> None:
     modules = read(tree)
     names = [name for module in modules for name in module.names]
     edges = {(names[a], names[b]) for a, b in find_edges(modules).t().tolist()}
-    known = {name for pair in EDGES for name in pair}
+    endpoints = {name for pair in EDGES for name in pair}
     # Names of arguments and others resolve to the module around them.
     missing = EDGES - edges
     assert missing == set()
@@ -93,7 +93,7 @@ def test_edges(tree: Path) -> None:
             source,
             target,
         )
-    assert known <= set(names)
+    assert endpoints <= set(names)
 
 
 def test_modules_without_tests_and_metadata(tree: Path, tmp_path: Path) -> None:

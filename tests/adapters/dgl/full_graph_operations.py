@@ -29,8 +29,8 @@ def _on(arguments: str) -> Operation:
 
     def call(layer: Any, g: Any, x: Tensor, w: Tensor, f: Tensor, t: Tensor) -> Any:
         named = {"x": x, "w": w, "f": f, "t": t, "two": x[:, :2], "pair": (x, x)}
-        found: Any = layer(g, *(named[name] for name in arguments.split()))
-        return found
+        result: Any = layer(g, *(named[name] for name in arguments.split()))
+        return result
 
     return call
 
@@ -38,8 +38,8 @@ def _on(arguments: str) -> Operation:
 def _keyword(**keywords: Any) -> Operation:
     def call(layer: Any, g: Any, x: Tensor, w: Tensor, f: Tensor, t: Tensor) -> Any:
         named = {"w": w, "f": f}
-        given = {key: named.get(value, value) for key, value in keywords.items()}
-        return layer(g, x, **given)
+        arguments = {key: named.get(value, value) for key, value in keywords.items()}
+        return layer(g, x, **arguments)
 
     return call
 
@@ -281,27 +281,27 @@ def _links(g: Any, x: Tensor) -> tuple[Tensor, ...]:
 def several_types(g: Any) -> dict[str, Any]:
     """Operations over all relations of a graph of several node and edge types at once."""
     x = {t: g.nodes[t].data["feat"].detach().requires_grad_() for t in g.ntypes}
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with g.local_scope():
         for ntype, rows in x.items():
             g.nodes[ntype].data["x"] = rows
         for name, reduce in (("sum", fn.sum("m", "h")), ("max", fn.max("m", "h"))):
             g.update_all(fn.copy_u("x", "m"), reduce)
-            found.update({f"{name} {t}": g.nodes[t].data["h"] for t in ("item", "user")})
+            results.update({f"{name} {t}": g.nodes[t].data["h"] for t in ("item", "user")})
         g.apply_edges(fn.u_dot_v("x", "x", "e"))
         scores = {etype: g.edges[etype].data["e"] for etype in g.canonical_etypes}
-        found.update({f"dot {key[1]}": rows for key, rows in scores.items()})
+        results.update({f"dot {key[1]}": rows for key, rows in scores.items()})
         weights = dgl.ops.edge_softmax(g, scores)
-        found.update({f"softmax {key[1]}": weights[key] for key in scores})
+        results.update({f"softmax {key[1]}": weights[key] for key in scores})
         functions = {key: (fn.copy_u("x", "m"), fn.mean("m", "h")) for key in g.etypes}
         for name in ("sum", "mean", "max", "min", "stack"):
             g.multi_update_all(functions, name)
-            found[f"relations {name}"] = g.nodes["item"].data["h"]
-        found["reduce"] = _reduced(g["buys"])
-    total = sum(weighted_sum(rows) for rows in found.values())
+            results[f"relations {name}"] = g.nodes["item"].data["h"]
+        results["reduce"] = _reduced(g["buys"])
+    total = sum(weighted_sum(rows) for rows in results.values())
     total.backward()  # type: ignore[union-attr]
-    found.update({f"gradient {ntype}": rows.grad for ntype, rows in x.items()})
-    return {name: whole(rows) for name, rows in found.items()}
+    results.update({f"gradient {ntype}": rows.grad for ntype, rows in x.items()})
+    return {name: whole(rows) for name, rows in results.items()}
 
 
 def _reduced(g: Any) -> Tensor:
@@ -350,10 +350,10 @@ def compare(operation: Operation, g: Any, parameters: list[Tensor]) -> list[Tens
     random = torch.Generator().manual_seed(4)
     features = torch.randn(g.num_edges(), WIDTH, generator=random, dtype=torch.float64)
     g.edata["f"] = features
-    given = [g.ndata["feat"], g.edata["w"], g.edata["f"]]
-    leaves = [rows.detach().clone().requires_grad_() for rows in given]
-    found = operation(g, *leaves, g.edata["type"])
-    outs = list(found) if isinstance(found, tuple) else [found]
+    inputs = [g.ndata["feat"], g.edata["w"], g.edata["f"]]
+    leaves = [rows.detach().clone().requires_grad_() for rows in inputs]
+    result = operation(g, *leaves, g.edata["type"])
+    outs = list(result) if isinstance(result, tuple) else [result]
     total = weighted_sum(outs[0])
     for out in outs[1:]:
         total = total + weighted_sum(out)

@@ -36,8 +36,8 @@ def block(idtype: torch.dtype = torch.int64) -> Any:
     generator = torch.Generator().manual_seed(4)
     src = torch.randint(0, 30, (70,), generator=generator)
     dst = torch.randint(0, 9, (70,), generator=generator)
-    made = dgl.create_block((src, dst), num_src_nodes=30, num_dst_nodes=10)
-    return made if idtype == torch.int64 else made.int()
+    bipartite = dgl.create_block((src, dst), num_src_nodes=30, num_dst_nodes=10)
+    return bipartite if idtype == torch.int64 else bipartite.int()
 
 
 def typed_graph(played_by: int = 14) -> Any:
@@ -61,11 +61,11 @@ def typed_graph(played_by: int = 14) -> Any:
     )
 
 
-def assert_close(got: Tensor | None, wanted: Tensor | None) -> None:
+def assert_close(got: Tensor | None, expected: Tensor | None) -> None:
     """Equal up to the order of sums."""
-    assert (got is None) == (wanted is None)
-    if got is not None and wanted is not None:
-        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-4, atol=1e-5)
+    assert (got is None) == (expected is None)
+    if got is not None and expected is not None:
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-5)
 
 
 def leaf(values: Tensor, device: torch.device) -> Tensor:

@@ -57,16 +57,16 @@ def sort(edges: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(tensor[order] for tensor in edges)
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    if isinstance(wanted, torch.Tensor):
-        assert got.dtype == wanted.dtype
-        assert torch.equal(got.cpu(), wanted)
-    elif isinstance(wanted, (tuple, list)):
-        assert len(got) == len(wanted)
-        for ours, theirs in zip(got, wanted, strict=True):
+def assert_same(got: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert got.dtype == expected.dtype
+        assert torch.equal(got.cpu(), expected)
+    elif isinstance(expected, (tuple, list)):
+        assert len(got) == len(expected)
+        for ours, theirs in zip(got, expected, strict=True):
             assert_same(ours, theirs)
     else:
-        assert got == wanted
+        assert got == expected
 
 
 @pytest.mark.parametrize("graph", [plain_graph, block])
@@ -112,14 +112,14 @@ def test_subgraphs(device: torch.device) -> None:
     g = plain_graph()
     moved = served(g, device)
     nodes = torch.tensor([3, 4, 5, 6, 7])
-    got, wanted = moved.subgraph(nodes.to(device)), g.subgraph(nodes)
+    got, expected = moved.subgraph(nodes.to(device)), g.subgraph(nodes)
     assert got.device == device
-    assert_same(got.edges(order="eid"), wanted.edges(order="eid"))
-    assert_same(got.edata[dgl.EID], wanted.edata[dgl.EID])
+    assert_same(got.edges(order="eid"), expected.edges(order="eid"))
+    assert_same(got.edata[dgl.EID], expected.edata[dgl.EID])
     edges = torch.tensor([5, 9, 11])
-    got, wanted = moved.edge_subgraph(edges.to(device)), g.edge_subgraph(edges)
-    assert_same(got.edges(order="eid"), wanted.edges(order="eid"))
-    assert_same(got.ndata[dgl.NID], wanted.ndata[dgl.NID])
+    got, expected = moved.edge_subgraph(edges.to(device)), g.edge_subgraph(edges)
+    assert_same(got.edges(order="eid"), expected.edges(order="eid"))
+    assert_same(got.ndata[dgl.NID], expected.ndata[dgl.NID])
 
 
 @pytest.mark.parametrize("played_by", [0, 14])
@@ -130,9 +130,9 @@ def test_edges_with_all_nodes(played_by: int, device: torch.device) -> None:
     edges = {"plays": torch.tensor([3, 1]), "makes": torch.tensor([8])}
     on_device = {etype: ids.to(device) for etype, ids in edges.items()}
     got = moved.edge_subgraph(on_device, relabel_nodes=False)
-    wanted = g.edge_subgraph(edges, relabel_nodes=False)
+    expected = g.edge_subgraph(edges, relabel_nodes=False)
     removed = dgl.remove_edges(moved, on_device["plays"], etype="plays")
-    for ours, theirs in ((got, wanted), (removed, dgl.remove_edges(g, edges["plays"], "plays"))):
+    for ours, theirs in ((got, expected), (removed, dgl.remove_edges(g, edges["plays"], "plays"))):
         assert ours.device == device
         for etype in g.canonical_etypes:
             assert_same(ours.edges(etype=etype), theirs.edges(etype=etype))
@@ -179,11 +179,13 @@ def test_graphs_made_of_tensors_of_a_device(foreign: torch.device) -> None:
     far = src.to(foreign), dst.to(foreign)
     degrees = torch.bincount(dst, minlength=30)
 
-    def check(made: Any, etype: Any = None) -> None:
-        assert is_device_index(made._graph)
-        assert made.device == foreign
-        assert_same(made.edges(order="eid", etype=etype), (src, dst))
-        assert_same(made.in_degrees(etype=etype), degrees[: made.num_dst_nodes(made.dsttypes[-1])])
+    def check(result: Any, etype: Any = None) -> None:
+        assert is_device_index(result._graph)
+        assert result.device == foreign
+        assert_same(result.edges(order="eid", etype=etype), (src, dst))
+        assert_same(
+            result.in_degrees(etype=etype), degrees[: result.num_dst_nodes(result.dsttypes[-1])]
+        )
 
     check(dgl.graph(far, num_nodes=30))
     check(dgl.create_block(far, num_src_nodes=30, num_dst_nodes=10))
@@ -242,10 +244,10 @@ def test_relations_of_dgls_own_index(layout: str, order: str, dtype: torch.dtype
     else:
         g = dgl.graph((layout, (offsets, src, numbers)), num_nodes=5)
     edges = edge_list_of(g._graph, 0)
-    wanted = g.edges(order="eid")
+    expected = g.edges(order="eid")
     assert (edges.num_src, edges.num_dst, edges.num_edges) == (5, 5, 5)
-    assert torch.equal(edges.src, wanted[0])
-    assert torch.equal(edges.dst, wanted[1])
+    assert torch.equal(edges.src, expected[0])
+    assert torch.equal(edges.dst, expected[1])
     assert (edges.src.dtype, edges.device.type) == (dtype, "cpu")
 
 

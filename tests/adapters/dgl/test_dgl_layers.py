@@ -97,10 +97,10 @@ def test_conv(name: str, device: torch.device) -> None:
         torch.manual_seed(0)
         conv = make()
         g = graph()
-        wanted = run(copy.deepcopy(conv), g, torch.device("cpu"), edges)
+        expected = run(copy.deepcopy(conv), g, torch.device("cpu"), edges)
         got = run(conv.to(device), served(g, device), device, edges)
         with named_case(graph.__name__):
-            for ours, theirs in zip(got, wanted, strict=True):
+            for ours, theirs in zip(got, expected, strict=True):
                 assert_close(ours, theirs)
 
 
@@ -110,6 +110,6 @@ def test_attention_weights(kind: Any, device: torch.device) -> None:
     conv = kind(6, 5, 3, allow_zero_in_degree=True)
     g = plain_graph()
     x = torch.randn(g.num_nodes(), 6)
-    _, wanted = conv(g, x, get_attention=True)
+    _, expected = conv(g, x, get_attention=True)
     _, got = conv.to(device)(served(g, device), x.to(device), get_attention=True)
-    assert_close(got, wanted)
+    assert_close(got, expected)

@@ -132,15 +132,15 @@ def test_neighbor_loader(workers: int) -> None:
         [3, 2], prefetch_node_feats=["x"], prefetch_labels=["y"], prefetch_edge_feats=["e"]
     )
     loader = DataLoader(ours, torch.arange(60), sampler, batch_size=16, num_workers=workers)
-    seen = []
+    ids = []
     for inputs, outputs, blocks in loader:
-        seen += outputs.tolist()
+        ids += outputs.tolist()
         assert torch.equal(blocks[0].srcdata["x"], g.ndata["x"][inputs])
         assert torch.equal(blocks[-1].dstdata["y"], g.ndata["y"][outputs])
         for block in blocks:
             check_edges(block, g)
             assert torch.equal(block.edata["e"], g.edata["e"][block.edata[dgl.EID]])
-    assert sorted(seen) == list(range(60))
+    assert sorted(ids) == list(range(60))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -264,10 +264,10 @@ def test_edge_prediction(workers: int) -> None:
         prefetch_labels=["w"],
     )
     loader = DataLoader(ours, torch.arange(400), sampler, batch_size=64, num_workers=workers)
-    seen = []
+    ids = []
     for inputs, positive, negative, blocks in loader:
         edges = positive.edata[dgl.EID]
-        seen += edges.tolist()
+        ids += edges.tolist()
         check_edges(positive, g)
         assert torch.equal(positive.edata["w"], g.edata["w"][edges])
         assert negative.num_edges() == 3 * len(edges)
@@ -278,7 +278,7 @@ def test_edge_prediction(workers: int) -> None:
         assert used == set(g.in_edges(seeds, form="eid").tolist()) - set(
             torch.cat([edges, edges + 400]).tolist()
         )
-    assert sorted(seen) == list(range(400))
+    assert sorted(ids) == list(range(400))
 
 
 def test_global_negatives() -> None:

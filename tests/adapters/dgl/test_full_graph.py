@@ -37,14 +37,14 @@ def _curves() -> list[list[float]]:
 
 
 @pytest.fixture(scope="module")
-def wanted() -> list[list[float]]:
+def expected() -> list[list[float]]:
     """Of DGL's layers on DGL's graph, in one process."""
     return [train(MODELS[name][0], GRAPHS[MODELS[name][1]](), epochs) for name, _, epochs in KINDS]
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_losses_are_those_of_one_process(world_size: int, wanted: list[list[float]]) -> None:
+def test_losses_are_those_of_one_process(world_size: int, expected: list[list[float]]) -> None:
     for rank, curves in enumerate(run_ranks(_curves, world_size, timeout_s=400)):
-        for kind, got, losses in zip(KINDS, curves, wanted, strict=True):
+        for kind, got, losses in zip(KINDS, curves, expected, strict=True):
             with named_case(*kind, "rank", rank):
                 torch.testing.assert_close(got, losses, rtol=1e-6, atol=1e-6)

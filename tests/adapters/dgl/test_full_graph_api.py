@@ -76,10 +76,10 @@ def _check_heterogeneous() -> None:
 
 
 def _check_several_types() -> None:
-    wanted = several_types(typed())
+    expected = several_types(typed())
     for name, rows in several_types(peergraph_dgl.full_graph(typed())).items():
         with named_case(name):
-            torch.testing.assert_close(rows, wanted[name])
+            torch.testing.assert_close(rows, expected[name])
 
 
 def _check_data() -> None:
@@ -146,9 +146,9 @@ def _check_refusals() -> None:
     with pytest.raises(TypeError, match="distribute"):
         dgl.ops.copy_u_sum(part, torch.ones(50, 3))
     layer = dgl.nn.GraphConv(6, 3).double()
-    for given in (layer, peergraph_dgl.accelerate(copy.deepcopy(layer))):
+    for conv in (layer, peergraph_dgl.accelerate(copy.deepcopy(layer))):
         with pytest.raises(dgl.DGLError, match="0-in-degree"):
-            given(part, part.ndata["feat"])
+            conv(part, part.ndata["feat"])
     with pytest.raises(TypeError, match="DGLGraph or a Store, got int"):
         peergraph_dgl.full_graph(3)
     with pytest.raises(TypeError, match="block"):
@@ -174,8 +174,8 @@ def _check_stores() -> None:
             for etype in g.canonical_etypes:
                 _same_data(part.edges[etype].data, g.edges[etype].data)
                 ours, theirs = part[etype].edges(), g.edges(etype=etype)
-                for ids, wanted in zip(ours, theirs, strict=True):
-                    assert torch.equal(ids.full_tensor(), wanted)
+                for ids, expected in zip(ours, theirs, strict=True):
+                    assert torch.equal(ids.full_tensor(), expected)
         group.barrier()
         store.close()
 

@@ -53,18 +53,18 @@ def full(value: Any) -> Any:
 def results(g: Any) -> list[Any]:
     """Edges and data, and what layers and maxima make of them, with gradients."""
     data = [g.edata[name] for name in sorted(g.edata)]
-    found = [*g.edges(), *data, g.in_degrees(), g.out_degrees()]
+    outcomes = [*g.edges(), *data, g.in_degrees(), g.out_degrees()]
     for make in (lambda: GraphConv(6, 4, allow_zero_in_degree=True),
                  lambda: GATConv(6, 4, 2, allow_zero_in_degree=True)):  # fmt: skip
         torch.manual_seed(1)
         layer, x = make().double(), g.ndata["x"].detach().clone().requires_grad_()
         out = layer(g, x)
         out.square().sum().backward()
-        found += [out, x.grad, *(parameter.grad for parameter in layer.parameters())]
+        outcomes += [out, x.grad, *(parameter.grad for parameter in layer.parameters())]
     with g.local_scope():
         g.update_all(fn.u_mul_e("x", "w", "m"), fn.max("m", "out"))
-        found.append(g.ndata["out"])
-    return [full(value) for value in found]
+        outcomes.append(g.ndata["out"])
+    return [full(value) for value in outcomes]
 
 
 def softmax_of(norm_by: str) -> Callable[[Any], list[Any]]:
@@ -121,8 +121,8 @@ def _check(names: list[str], options: dict[str, Any]) -> None:
         torch.manual_seed(5)
         expected = PROGRAMS[name](make())
         torch.manual_seed(5)
-        found = PROGRAMS[name](peergraph_dgl.full_graph(make(), **options))
-        for number, (value, right) in enumerate(zip(found, expected, strict=True)):
+        full_graph = PROGRAMS[name](peergraph_dgl.full_graph(make(), **options))
+        for number, (value, right) in enumerate(zip(full_graph, expected, strict=True)):
             torch.testing.assert_close(
                 value, right, msg=lambda text, at=(name, number): f"{at}: {text}"
             )
@@ -142,9 +142,9 @@ def _check_refused() -> None:
     part = peergraph_dgl.full_graph(graph())
     for full_name in compat.REFUSED:
         owner, name = compat.find(full_name)
-        given = [object.__new__(owner), part] if isinstance(owner, type) else [part]
+        arguments = [object.__new__(owner), part] if isinstance(owner, type) else [part]
         with pytest.raises(NotImplementedError, match=r"before peergraph_dgl\.full_graph"):
-            getattr(owner, name)(*given)
+            getattr(owner, name)(*arguments)
     with pytest.raises(NotImplementedError, match="full_graph"):
         dgl.batch([part, part])
     with pytest.raises(NotImplementedError, match="full_graph"):

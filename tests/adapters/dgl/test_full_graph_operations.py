@@ -39,47 +39,47 @@ def _layer(name: str, graphs: dict[str, Any], fast: bool) -> list[Tensor | None]
     if fast:
         peergraph_dgl.accelerate(layer)
     graph = graphs["loops" if name in ON_LOOPS else "plain"]
-    return compare(lambda *given: call(layer, *given), graph, list(layer.parameters()))
+    return compare(lambda *inputs: call(layer, *inputs), graph, list(layer.parameters()))
 
 
 def _on_ranks() -> Results:
     graphs = {name: peergraph_dgl.full_graph(GRAPHS[name]()) for name in ("plain", "loops")}
-    found: Results = {}
+    results: Results = {}
     for name in (name for name in LAYERS if not is_missing(name)):
         # Of layers that are not Peergraph's, nothing changes.
         for fast in (False, True) if name.split()[0].rstrip(",") in FAST else (False,):
             kind = f"{name}{', accelerated' * fast}"
             try:
-                found[kind] = _layer(name, graphs, fast)
+                results[kind] = _layer(name, graphs, fast)
             except NotImplementedError:  # It is raised on all ranks, before any exchange.
-                found[kind] = traceback.format_exc()
+                results[kind] = traceback.format_exc()
     for name, operation in OPERATIONS.items():
         try:
-            found[name] = compare(operation, graphs["plain"], [])
+            results[name] = compare(operation, graphs["plain"], [])
         except NotImplementedError:
-            found[name] = traceback.format_exc()
-    return found
+            results[name] = traceback.format_exc()
+    return results
 
 
 @pytest.fixture(scope="module")
-def wanted() -> Results:
+def expected() -> Results:
     graphs = {name: GRAPHS[name]() for name in ("plain", "loops")}
     names = [name for name in LAYERS if not is_missing(name)]
-    found: Results = {name: _layer(name, graphs, False) for name in names}
+    results: Results = {name: _layer(name, graphs, False) for name in names}
     fast = [name for name in names if name.split()[0].rstrip(",") in FAST]
-    found.update({f"{name}, accelerated": found[name] for name in fast})
+    results.update({f"{name}, accelerated": results[name] for name in fast})
     plain = graphs["plain"]
-    found.update({name: compare(run, plain, []) for name, run in OPERATIONS.items()})
-    return found
+    results.update({name: compare(run, plain, []) for name, run in OPERATIONS.items()})
+    return results
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_results_and_gradients_are_dgls(world_size: int, wanted: Results) -> None:
+def test_results_and_gradients_are_dgls(world_size: int, expected: Results) -> None:
     wrong: list[str] = []
-    for rank, found in enumerate(run_ranks(_on_ranks, world_size, timeout_s=300)):
-        assert found.keys() == wanted.keys()
-        for name, tensors in wanted.items():
-            got = found[name]
+    for rank, actual in enumerate(run_ranks(_on_ranks, world_size, timeout_s=300)):
+        assert actual.keys() == expected.keys()
+        for name, tensors in expected.items():
+            got = actual[name]
             if isinstance(got, str):
                 wrong.append(f"{name}: {got}")
                 continue

@@ -74,19 +74,19 @@ def values(rows: int, *shape: int) -> Tensor:
 
 
 def run(conv: torch.nn.Module, graph: Any, device: torch.device, *features: Any) -> list[Any]:
-    given = [leaf(f, device) if f.is_floating_point() else f.to(device) for f in features]
-    out = conv(graph, *given)
-    leaves = [f for f in given if f.is_floating_point()]
+    inputs = [leaf(f, device) if f.is_floating_point() else f.to(device) for f in features]
+    out = conv(graph, *inputs)
+    leaves = [f for f in inputs if f.is_floating_point()]
     return [out, *grads(out, [*leaves, *conv.parameters()])]
 
 
 def check(slow: Any, quick: Any, graph: Any, device: torch.device, *features: Any) -> None:
-    wanted = run(slow, graph, CPU, *features)
+    expected = run(slow, graph, CPU, *features)
     # On the CPU both on DGL's own index and on that of graphs on a GPU.
     graphs = [served(graph, device)] if device != CPU else [graph, served(graph, CPU)]
     for g in graphs:
         got = run(copy.deepcopy(quick).to(device), g, device, *features)
-        for ours, theirs in zip(got, wanted, strict=True):
+        for ours, theirs in zip(got, expected, strict=True):
             assert_close(ours, theirs)
 
 
@@ -180,9 +180,9 @@ def test_graph_conv_without_features_of_destinations(device: torch.device) -> No
 def test_attention_and_zero_degrees(device: torch.device) -> None:
     slow, quick = pair_of(LAYERS["GAT"])
     g, x = plain_graph(), values(24, 6)
-    wanted = slow(g, x, get_attention=True)
+    expected = slow(g, x, get_attention=True)
     got = quick.to(device)(served(g, device), x.to(device), get_attention=True)
-    assert_close(got[1], wanted[1])
+    assert_close(got[1], expected[1])
     with pytest.raises(dgl.DGLError, match="0-in-degree nodes"):
         fast.GraphConv(6, 5).to(device)(served(g, device), x.to(device))
 
@@ -209,16 +209,16 @@ def test_accelerate_and_revert(device: torch.device) -> None:
     g = served(g, device)
     kinds = [type(module) for module in model.modules()]
     parameters = list(model.parameters())
-    wanted = model(g, x)
+    expected = model(g, x)
     assert peergraph_dgl.accelerate(model) is model
     assert isinstance(model.second, fast.GATConv)
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
-    assert_close(model(g, x), wanted.cpu())
+    assert_close(model(g, x), expected.cpu())
     model(g, x).sum().backward()
     assert all(p.grad is not None for p in model.second.parameters())
     peergraph_dgl.revert(model)
     assert [type(module) for module in model.modules()] == kinds
-    assert_close(model(g, x), wanted.cpu())
+    assert_close(model(g, x), expected.cpu())
     with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got int"):
         peergraph_dgl.accelerate(3)
 
@@ -280,11 +280,11 @@ def test_dropout_draws_dgls_numbers(name: str) -> None:
         x = values(g.num_src_nodes(), 6)
         extra = [torch.arange(g.num_edges()) % 4] if name == "RelGraph" else []
         torch.manual_seed(7)
-        wanted = slow(g, x, *extra)
+        expected = slow(g, x, *extra)
         after = torch.rand(1)
         torch.manual_seed(7)
         with named_case(graph.__name__):
-            assert_close(quick(g, x, *extra), wanted)
+            assert_close(quick(g, x, *extra), expected)
             assert torch.equal(torch.rand(1), after)
 
 
@@ -308,23 +308,23 @@ def test_unsupported_calls_take_dgls_steps(
     slow, quick = pair_of(make)
     g = plain_graph()
     x = values(24, *([2, 6] if arguments.get("rank") else [6]))
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if arguments.get("get_attention"):
-        given["get_attention"] = True
+        options["get_attention"] = True
     if "edge_weight" in arguments:
-        given["edge_weight"] = values(g.num_edges(), *arguments["edge_weight"][1:])
+        options["edge_weight"] = values(g.num_edges(), *arguments["edge_weight"][1:])
         reason = reason.replace("80", str(g.num_edges()))
-    seen: list[int] = []
+    calls: list[int] = []
     if "hook" in arguments:
         for layer in (slow, quick):
-            getattr(layer, arguments["hook"]).register_forward_hook(lambda *_: seen.append(0))
-    wanted, got = slow(g, x, **given), quick(g, x, **given)
-    if not isinstance(wanted, tuple):
-        wanted, got = (wanted,), (got,)
-    for ours, theirs in zip(got, wanted, strict=True):
+            getattr(layer, arguments["hook"]).register_forward_hook(lambda *_: calls.append(0))
+    expected, got = slow(g, x, **options), quick(g, x, **options)
+    if not isinstance(expected, tuple):
+        expected, got = (expected,), (got,)
+    for ours, theirs in zip(got, expected, strict=True):
         assert_close(ours, theirs)
-    assert len(seen) == (2 if "hook" in arguments else 0)
-    text = explain(quick, g, x, **given)
+    assert len(calls) == (2 if "hook" in arguments else 0)
+    text = explain(quick, g, x, **options)
     assert re.search(f"peergraph's kernels in DGL's steps, .*{reason}", text), text
 
 
@@ -368,8 +368,8 @@ def test_dtypes_of_features(dtype: torch.dtype) -> None:
     for name in ("GraphConv", "SAGE mean", "GIN sum", "GAT", "GATv2"):
         _, quick = pair_of(LAYERS[name])
         g, x = plain_graph(), values(24, 6)
-        wanted = quick(g, x)
+        expected = quick(g, x)
         got = quick.to(dtype)(g, x.to(dtype))
         assert got.dtype == dtype
-        assert (got.float() - wanted).abs().max() < 0.1
+        assert (got.float() - expected).abs().max() < 0.1
         assert "fused" in explain(quick, g, x.to(dtype))

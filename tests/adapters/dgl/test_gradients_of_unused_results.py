@@ -50,11 +50,11 @@ def compare(run: Callable[[Any], Tensor], device: torch.device) -> None:
         for frame in frames:
             wanted_leaves.append(torch.randn(frame.num_rows, 3, requires_grad=True))
             frame[name] = wanted_leaves[-1]
-    wanted = run(plain)
+    expected = run(plain)
     g, leaves = with_data(typed_graph(), device)
     got = run(g)
-    assert_close(got, wanted)
-    for ours, theirs in zip(grads(got, leaves), grads(wanted, wanted_leaves), strict=True):
+    assert_close(got, expected)
+    for ours, theirs in zip(grads(got, leaves), grads(expected, wanted_leaves), strict=True):
         assert_close(ours, theirs)
 
 

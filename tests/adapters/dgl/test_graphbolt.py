@@ -37,9 +37,9 @@ def check_edges(g: Any, part: Any, nodes: torch.Tensor, etype: Any = None) -> No
     """The sampled edges are those of the graph, into the nodes in their order."""
     csc, ids = part
     dst = nodes.cpu().repeat_interleave(csc.indptr.cpu().diff())
-    src, wanted = g.find_edges(ids.cpu(), etype=etype)
+    src, expected = g.find_edges(ids.cpu(), etype=etype)
     assert torch.equal(csc.indices.cpu(), src)
-    assert torch.equal(dst, wanted)
+    assert torch.equal(dst, expected)
 
 
 def test_neighbours(share: Any, device: torch.device) -> None:
@@ -49,11 +49,11 @@ def test_neighbours(share: Any, device: torch.device) -> None:
     assert graph.node_type_to_id is None
     nodes = torch.tensor([5, 90, 3, 44], device=device)
     for name in ("sample_neighbors", "sample_layer_neighbors"):
-        found = getattr(graph, name)(nodes, torch.tensor([3]))
-        assert found.sampled_csc.indptr.device == device
-        check_edges(g, (found.sampled_csc, found.original_edge_ids), nodes)
-        wanted = g.in_degrees(nodes.cpu()).clamp(max=3)
-        assert torch.equal(found.sampled_csc.indptr.cpu().diff(), wanted)
+        actual = getattr(graph, name)(nodes, torch.tensor([3]))
+        assert actual.sampled_csc.indptr.device == device
+        check_edges(g, (actual.sampled_csc, actual.original_edge_ids), nodes)
+        expected = g.in_degrees(nodes.cpu()).clamp(max=3)
+        assert torch.equal(actual.sampled_csc.indptr.cpu().diff(), expected)
     whole = graph.in_subgraph(nodes)
     assert torch.equal(whole.sampled_csc.indptr.cpu().diff(), g.in_degrees(nodes.cpu()))
     many = graph.sample_neighbors(nodes, torch.tensor([40]), replace=True)
@@ -92,11 +92,11 @@ def test_types(share: Any, device: torch.device) -> None:
     assert graph.edge_type_to_id is not None
     assert set(graph.edge_type_to_id) == {":".join(t) for t in g.canonical_etypes}
     nodes = {"game": torch.tensor([2, 0]).to(device), "user": torch.tensor([7]).to(device)}
-    found = graph.sample_neighbors(nodes, torch.tensor([2, 2, 2, 2]))
+    result = graph.sample_neighbors(nodes, torch.tensor([2, 2, 2, 2]))
     empty = torch.tensor([], dtype=torch.int64)
     for source, name, destination in g.canonical_etypes:
         key = f"{source}:{name}:{destination}"
-        part = found.sampled_csc[key], found.original_edge_ids[key]
+        part = result.sampled_csc[key], result.original_edge_ids[key]
         check_edges(g, part, nodes.get(destination, empty), (source, name, destination))
     with pytest.raises(ValueError, match="fanouts: expected 4"):
         graph.sample_neighbors(nodes, torch.tensor([2, 2]))
@@ -138,14 +138,14 @@ def test_one_fanout_for_all_types(
     nodes = {"game": torch.tensor([2, 0, 5]).to(device), "user": torch.tensor([7, 3]).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     gb.seed(3)
-    found = sample(nodes, torch.tensor([3]), how == "replace", probs)
+    actual = sample(nodes, torch.tensor([3]), how == "replace", probs)
     gb.seed(3)
     again = sample(nodes, torch.tensor([3]), how == "replace", probs)
     drawn = {t: torch.zeros(len(ids), dtype=torch.int64) for t, ids in nodes.items()}
     possible = {t: torch.zeros(len(ids), dtype=torch.int64) for t, ids in nodes.items()}
     for etype in g.canonical_etypes:
         key, target = ":".join(etype), etype[2]
-        csc, ids = found.sampled_csc[key], found.original_edge_ids[key]
+        csc, ids = actual.sampled_csc[key], actual.original_edge_ids[key]
         assert csc.indptr.device == csc.indices.device == ids.device == device
         assert torch.equal(ids, again.original_edge_ids[key])
         check_edges(g, (csc, ids), nodes[target], etype)
@@ -158,8 +158,8 @@ def test_one_fanout_for_all_types(
         counts = torch.bincount(ends, minlength=g.num_nodes(target))
         possible[target] += counts[nodes[target].cpu()]
     for target, count in drawn.items():
-        wanted = possible[target].clamp(max=3)
-        assert torch.equal(count, (wanted > 0) * 3 if how == "replace" else wanted)
+        expected = possible[target].clamp(max=3)
+        assert torch.equal(count, (expected > 0) * 3 if how == "replace" else expected)
 
 
 @pytest.mark.parametrize("how", ["plain", "replace", "layer"])
@@ -179,12 +179,12 @@ def test_one_fanout_draws_by_weight(share: Any, how: str) -> None:
     for probs, shares in ((None, [1, 1, 1, 1]), ("w", [1, 2, 1, 4])):
         counts = torch.zeros(4)
         for _ in range(300):
-            found = sample({"b": torch.tensor([0])}, torch.tensor([1]), how == "replace", probs)
-            ids = found.original_edge_ids
+            actual = sample({"b": torch.tensor([0])}, torch.tensor([1]), how == "replace", probs)
+            ids = actual.original_edge_ids
             counts[ids["a:r:b"]] += 1
             counts[3 + ids["c:s:b"]] += 1
-        wanted = torch.tensor(shares) / sum(shares) * 300
-        assert bool(((counts - wanted).abs() < 46).all()), counts
+        expected = torch.tensor(shares) / sum(shares) * 300
+        assert bool(((counts - expected).abs() < 46).all()), counts
 
 
 def test_layer_sampling_of_all_types_shares_sources(share: Any, device: torch.device) -> None:
@@ -193,9 +193,9 @@ def test_layer_sampling_of_all_types_shares_sources(share: Any, device: torch.de
     g = dgl.heterograph({("a", "r", "b"): ends, ("c", "s", "b"): ends})
     graph = SamplingGraph(share(g))
     nodes = {"b": torch.arange(5, device=device)}
-    found = graph.sample_layer_neighbors(nodes, torch.tensor([6])).sampled_csc
+    result = graph.sample_layer_neighbors(nodes, torch.tensor([6])).sampled_csc
     chosen = [[part.indices[part.indptr[i] : part.indptr[i + 1]].sort().values.tolist()
-               for part in found.values()] for i in range(5)]  # fmt: skip
+               for part in result.values()] for i in range(5)]  # fmt: skip
     assert chosen == [chosen[0]] * 5
     assert sum(map(len, chosen[0])) == 6
 
@@ -216,7 +216,7 @@ def test_pipeline(share: Any, device: torch.device, sampler: str, workers: int) 
     pipe = pipe.fetch_feature(features, node_feature_keys=["x"], edge_feature_keys=["w"])
     if workers:
         pipe = pipe.copy_to(device)
-    seen = []
+    seed_batches = []
     for batch in gb.DataLoader(pipe, num_workers=workers):
         seeds = batch.seed_nodes.cpu()
         assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
@@ -230,8 +230,8 @@ def test_pipeline(share: Any, device: torch.device, sampler: str, workers: int) 
             assert torch.equal(columns[v.long().cpu()], dst)
             got = batch.edge_features[i]["w"].cpu()
             assert torch.equal(got, g.edata["w"][part.original_edge_ids.cpu()])
-        seen.append(seeds)
-    assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
+        seed_batches.append(seeds)
+    assert torch.equal(torch.cat(seed_batches).sort().values, torch.arange(60))
 
 
 def test_negatives(share: Any, device: torch.device) -> None:
@@ -250,8 +250,8 @@ def test_negatives(share: Any, device: torch.device) -> None:
         positive, negative = batch.compacted_node_pairs, batch.compacted_negative_dsts
         assert negative.shape == (16, 2)
         nodes = batch.sampled_subgraphs[-1].original_column_node_ids.cpu()
-        taken = torch.stack([nodes[ends.cpu()] for ends in positive], dim=1)
-        assert torch.equal(taken, pairs[count : count + 16])
+        pairs_of_batch = torch.stack([nodes[ends.cpu()] for ends in positive], dim=1)
+        assert torch.equal(pairs_of_batch, pairs[count : count + 16])
         assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
         count += 16
     seeds = graph.sample_negative_edges_uniform_2(None, pairs, 3)
@@ -266,7 +266,7 @@ def test_pickles_as_a_handle(share: Any, device: torch.device) -> None:
     graph.sample_neighbors(torch.arange(3), torch.tensor([2]))
     again = pickle.loads(pickle.dumps(graph))
     gb.seed(1)
-    wanted = graph.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
+    expected = graph.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
     gb.seed(1)
     got = again.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
-    assert torch.equal(got, wanted)
+    assert torch.equal(got, expected)

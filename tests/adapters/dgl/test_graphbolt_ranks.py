@@ -43,15 +43,15 @@ def _check(device: str) -> list[int]:
     pipe = pipe.copy_to(torch.device(store.device), extra_attrs=["seed_nodes"])
     pipe = pipe.sample_neighbor(graph, [3, 2])
     loader = gb.DataLoader(pipe.fetch_feature(features, node_feature_keys=["x", "h"]))
-    seen: list[int] = []
+    seeds: list[int] = []
     for batch in loader:  # To begin is a collective of torch's, so all ranks pass as often.
         assert bool((batch.node_features["h"] == group.rank).all())
         rows = g.ndata["x"][batch.input_nodes.cpu()]
         assert torch.equal(batch.node_features["x"].cpu(), rows)
-        seen += batch.seed_nodes.tolist()
+        seeds += batch.seed_nodes.tolist()
     group.barrier()
     store.close()
-    return seen
+    return seeds
 
 
 @cpu_and_gpus(2)

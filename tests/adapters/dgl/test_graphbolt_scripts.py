@@ -108,12 +108,12 @@ def test_node_classification(
     assert accuracy > 0.5
     model.cpu()
     with torch.no_grad():
-        wanted = model([g, g], g.ndata["feat"])
-    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+        expected = model([g, g], g.ndata["feat"])
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
     # What has another width than the table was this object's alone.
-    kept = name == "hidden" or width != CLASSES
+    is_unchanged = name == "hidden" or width != CLASSES
     stored = FeatureStore(store).read("node", None, "feat")
-    assert torch.equal(stored, g.ndata["feat"]) == kept
+    assert torch.equal(stored, g.ndata["feat"]) == is_unchanged
 
 
 def test_link_prediction(share: Callable[[Any], Any], device: torch.device) -> None:
@@ -196,7 +196,7 @@ def test_typed_nodes_by_embeddings(share: Callable[[Any], Any], device: torch.de
     pipe = pipe.copy_to(device, extra_attrs=["seed_nodes"])
     pipe = pipe.sample_neighbor(graph, [4, 4])
     pipe = pipe.fetch_feature(features, node_feature_keys={"paper": ["feat"]})
-    seen = 0
+    num_seeds = 0
     for batch in gb.DataLoader(pipe):
         h = embed({"author": batch.input_nodes["author"]})
         h["paper"] = batch.node_features["paper", "feat"]
@@ -204,8 +204,8 @@ def test_typed_nodes_by_embeddings(share: Callable[[Any], Any], device: torch.de
             h = layer(block, h)
         loss = F.cross_entropy(h["paper"], batch.labels["paper"].to(device))
         loss.backward()
-        seen += h["paper"].shape[0]
-    assert seen == 60
+        num_seeds += h["paper"].shape[0]
+    assert num_seeds == 60
     assert all(parameter.grad is not None for parameter in embed.parameters())
 
 

@@ -42,19 +42,19 @@ def usable(g: Any, etype: Any, node: int, time: int | None, names: Any, probs: A
     """Ids of the edges into a node that may be drawn."""
     of_nodes, of_edges = names
     src, _, ids = g.in_edges([node], form="all", etype=etype)
-    kept = torch.ones_like(ids, dtype=torch.bool)
+    is_usable = torch.ones_like(ids, dtype=torch.bool)
     if of_nodes:
-        kept &= g.nodes[etype[0]].data[of_nodes][src] < time
+        is_usable &= g.nodes[etype[0]].data[of_nodes][src] < time
     if of_edges:
-        kept &= g.edges[etype].data[of_edges][ids] < time
+        is_usable &= g.edges[etype].data[of_edges][ids] < time
     if probs:
-        kept &= g.edges[etype].data[probs][ids] > 0
-    return set(ids[kept].tolist())
+        is_usable &= g.edges[etype].data[probs][ids] > 0
+    return set(ids[is_usable].tolist())
 
 
-def drawn_by_node(found: Any, key: str) -> list[list[int]]:
+def drawn_by_node(result: Any, key: str) -> list[list[int]]:
     """Edge ids of each node."""
-    csc, ids = found.sampled_csc[key], found.original_edge_ids[key]
+    csc, ids = result.sampled_csc[key], result.original_edge_ids[key]
     return [part.tolist() for part in ids.cpu().split(csc.indptr.cpu().diff().tolist())]
 
 
@@ -79,7 +79,7 @@ def test_only_older_edges(
     graph = SamplingGraph(share(g))
     nodes = {"game": torch.tensor([2, 0, 2, 5]), "user": torch.tensor([7, 7, 3, 11])}
     times = {"game": torch.tensor([5, 3, 0, 9]), "user": torch.tensor([2, 7, 4, 4])}
-    found = graph.temporal_sample_neighbors(
+    actual = graph.temporal_sample_neighbors(
         {t: ids.to(device) for t, ids in nodes.items()},
         {t: values.to(device) for t, values in times.items()},
         torch.tensor(fanouts),
@@ -92,21 +92,21 @@ def test_only_older_edges(
     for number, etype in enumerate(g.canonical_etypes):
         target = etype[2]
         key = ":".join(etype)
-        csc = found.sampled_csc[key]
+        csc = actual.sampled_csc[key]
         assert csc.indices.device == device
-        src = g.find_edges(found.original_edge_ids[key].cpu(), etype=etype)[0]
+        src = g.find_edges(actual.original_edge_ids[key].cpu(), etype=etype)[0]
         assert torch.equal(csc.indices.cpu(), src)
-        for i, ids in enumerate(drawn_by_node(found, key)):
+        for i, ids in enumerate(drawn_by_node(actual, key)):
             node, time = int(nodes[target][i]), int(times[target][i])
-            wanted = usable(g, etype, node, time, names, probs)
-            assert set(ids) <= wanted
+            expected = usable(g, etype, node, time, names, probs)
+            assert set(ids) <= expected
             fanout = fanouts[0] if len(fanouts) == 1 else fanouts[number]
             totals[target][i] += len(ids)
-            possible[target][i] += len(wanted)
+            possible[target][i] += len(expected)
             if fanout == -1:
-                assert sorted(ids) == sorted(wanted)
+                assert sorted(ids) == sorted(expected)
             elif len(fanouts) > 1:
-                fewest = fanout if replace and wanted else min(fanout, len(wanted))
+                fewest = fanout if replace and expected else min(fanout, len(expected))
                 assert len(ids) == fewest
             if not replace:
                 assert len(set(ids)) == len(ids)
@@ -129,15 +129,15 @@ def check_probabilities(
 ) -> None:
     nodes = {"game": torch.arange(7).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
-    found = sample(nodes, torch.tensor([1, 2, 1, 1]), how == "replace", probs)
+    actual = sample(nodes, torch.tensor([1, 2, 1, 1]), how == "replace", probs)
     for etype, fanout in zip(g.canonical_etypes, [1, 2, 1, 1], strict=True):
         if etype[2] != "game":
             continue
-        for node, ids in enumerate(drawn_by_node(found, ":".join(etype))):
-            wanted = usable(g, etype, node, None, (None, None), probs)
-            assert set(ids) <= wanted
-            repeated = how == "replace" and wanted
-            assert len(ids) == (fanout if repeated else min(fanout, len(wanted)))
+        for node, ids in enumerate(drawn_by_node(actual, ":".join(etype))):
+            expected = usable(g, etype, node, None, (None, None), probs)
+            assert set(ids) <= expected
+            repeated = how == "replace" and expected
+            assert len(ids) == (fanout if repeated else min(fanout, len(expected)))
 
 
 def test_half_precision_draws_by_weight(share: Share) -> None:
@@ -222,15 +222,15 @@ def test_pipeline_of_typed_links(share: Share) -> None:
     pipe = pipeline(graph, items, **names)
     keys = {t: ["category"] for t in g.ntypes}
     pipe = pipe.fetch_feature(features, node_feature_keys=keys)
-    seen = 0
+    num_links = 0
     for batch in gb.DataLoader(pipe):
         users, games = batch.compacted_node_pairs["user:plays:game"]
         columns = batch.sampled_subgraphs[-1].original_column_node_ids
-        at = slice(seen, seen + users.numel())
+        at = slice(num_links, num_links + users.numel())
         assert torch.equal(columns["user"][users].cpu(), src[at])
         assert torch.equal(columns["game"][games].cpu(), dst[at])
         for ntype, ids in batch.input_nodes.items():
             got = batch.node_features[ntype, "category"].cpu()
             assert torch.equal(got, g.nodes[ntype].data["category"][ids.cpu()])
-        seen += users.numel()
-    assert seen == 25
+        num_links += users.numel()
+    assert num_links == 25

@@ -52,8 +52,8 @@ def check(
         # As DGL's callers do, which spares the gradients of rows without edges.
         out = out.masked_fill(out.isinf(), 0)
         results.append([out, *grads(out, leaves)])
-    for got, wanted in zip(results[1], results[0], strict=True):
-        assert_close(got, wanted)
+    for got, expected in zip(results[1], results[0], strict=True):
+        assert_close(got, expected)
 
 
 def values(rows: int, *shape: int) -> Tensor:
@@ -68,9 +68,9 @@ def test_spmm(message: str, device: torch.device) -> None:
         g = graph()
         x, e = values(g.num_src_nodes(), 5), values(g.num_edges(), 5)
         name = f"{message}_{reduce}" if message.startswith("copy") else f"u_{message}_e_{reduce}"
-        given = {"copy_u": [x], "copy_e": [e]}.get(message, [x, e])
+        operands = {"copy_u": [x], "copy_e": [e]}.get(message, [x, e])
         with named_case(graph.__name__, reduce):
-            check(getattr(dgl.ops, name), g, device, *given)
+            check(getattr(dgl.ops, name), g, device, *operands)
 
 
 @named_cases("shapes", SHAPES)
@@ -171,9 +171,9 @@ def test_several_relations_at_once(reduce: str, device: torch.device) -> None:
     else:
         with torch.no_grad():
             # DGL's own gradients of extrema over several relations are those of one relation.
-            wanted = run(g, *features)
+            expected = run(g, *features)
             moved = [feature.to(device) for feature in features]
-            assert_close(run(served(g, device), *moved), wanted)
+            assert_close(run(served(g, device), *moved), expected)
 
 
 def test_apply_edges_of_several_relations(device: torch.device) -> None:
@@ -200,9 +200,9 @@ def test_relation_without_edges(device: torch.device) -> None:
     u, v = g.edges(etype="follows")
     x = g.nodes["user"].data["x"]
     assert_close(follows, (x[u] + x[v]).cpu())
-    wanted = torch.full((12, 3), -torch.inf)
-    wanted.scatter_reduce_(0, v.cpu()[:, None].expand(-1, 3), x.cpu()[u.cpu()], "amax")
-    assert_close(g.nodes["user"].data["y"], wanted.masked_fill(wanted.isinf(), 0))
+    expected = torch.full((12, 3), -torch.inf)
+    expected.scatter_reduce_(0, v.cpu()[:, None].expand(-1, 3), x.cpu()[u.cpu()], "amax")
+    assert_close(g.nodes["user"].data["y"], expected.masked_fill(expected.isinf(), 0))
 
 
 def test_multi_update_all(device: torch.device) -> None:
@@ -267,14 +267,14 @@ def test_segment_reduce(device: torch.device) -> None:
     lengths = torch.tensor([3, 0, 5, 1, 0])
     x = values(9, 4)
     for reduce in ("sum", "mean", "max", "min"):
-        wanted = dgl.ops.segment_reduce(lengths, x, reduce)
+        expected = dgl.ops.segment_reduce(lengths, x, reduce)
         peergraph_dgl.use_kernels("always")
         try:
             got = dgl.ops.segment_reduce(lengths.to(device), x.to(device), reduce)
         finally:
             peergraph_dgl.use_kernels("auto")
         with named_case(reduce):
-            assert_close(got, wanted)
+            assert_close(got, expected)
 
 
 @pytest.mark.usefixtures("always")
@@ -287,16 +287,16 @@ def test_segments_of_more_rows_than_there_are() -> None:
 def test_gather_mm(width: int, device: torch.device) -> None:
     a, b = values(30, width), values(3, width, 6)
     which = torch.arange(30) % 3
-    wanted = torch.stack([a[i] @ b[which[i]] for i in range(30)])
+    expected = torch.stack([a[i] @ b[which[i]] for i in range(30)])
     got = dgl.ops.gather_mm(a.to(device), b.to(device), idx_b=which.to(device))
-    assert_close(got, wanted)
+    assert_close(got, expected)
 
 
 @pytest.mark.usefixtures("always")
 def test_segment_mm() -> None:
     a, b = values(9, 4), values(3, 4, 6)
-    wanted = torch.cat([a[:5] @ b[0], a[5:] @ b[2]])
-    assert_close(dgl.ops.segment_mm(a, b, torch.tensor([5, 0, 4])), wanted)
+    expected = torch.cat([a[:5] @ b[0], a[5:] @ b[2]])
+    assert_close(dgl.ops.segment_mm(a, b, torch.tensor([5, 0, 4])), expected)
     with pytest.raises(ValueError, match="b: expected three dimensions"):
         dgl.ops.segment_mm(a, b[0], torch.tensor([9]))
 

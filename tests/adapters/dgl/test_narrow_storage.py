@@ -62,7 +62,7 @@ def test_blocks(make: Any, device: torch.device) -> None:
     for i, storage in enumerate(STORAGES):
         with named_case(storage):
             pair = _pair(storage, make, device=device, plan=plans[i % len(plans)])
-            found = []
+            results = []
             for graph in pair:
                 torch.manual_seed(0)
                 seeds: Any = torch.arange(9)
@@ -70,8 +70,8 @@ def test_blocks(make: Any, device: torch.device) -> None:
                     seeds = {graph.ntypes[0]: seeds}
                 sampler = NeighborSampler([3, 3])
                 loader = DataLoader(graph, seeds, sampler, batch_size=4, device=device)
-                found.append([blocks for _, _, blocks in loader])
-            for mine, other in zip(*found, strict=True):
+                results.append([blocks for _, _, blocks in loader])
+            for mine, other in zip(*results, strict=True):
                 for left, right in zip(mine, other, strict=True):
                     _check_frames(left, right)
             _close(*pair)

@@ -24,9 +24,9 @@ def partition(x: torch.Tensor, **options: Any) -> Any:
     graph = dgl.graph((edges[0], edges[1]), num_nodes=NODES)
     graph.ndata["x"] = x
     graph.ndata["y"], graph.ndata["mask"] = torch.arange(NODES) % 4, torch.arange(NODES) < 90
-    given = {"offload": True, "num_chunks": 64, "memory_budget": 50_000, "order": "random"}
+    settings = {"offload": True, "num_chunks": 64, "memory_budget": 50_000, "order": "random"}
     group = Group(0, 1, torch.device("cpu"), 60.0)
-    return peergraph_dgl.full_graph(graph, group=group, **{**given, **options})
+    return peergraph_dgl.full_graph(graph, group=group, **{**settings, **options})
 
 
 def test_model_host_memory_and_folder(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ def _on_rank() -> None:
         if (number % 3 == 0) != (ranks == 2):
             continue  # Every third model runs on two ranks, the others on one.
         chunks = CHUNKS[(number + ranks) % 3]
-        found = [
+        results = [
             train(make, peergraph_dgl.full_graph(GRAPHS[graph](), **options), STEPS, fast=True)
             for options in ({}, {"offload": True, "num_chunks": chunks})
         ]
         with named_case(name, chunks, "chunks"):
-            torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-9)
     plain, loops = (
         [
             peergraph_dgl.full_graph(GRAPHS[kind](), **options)
@@ -54,8 +54,8 @@ def _on_rank() -> None:
         if (number % 3 == 0) == (ranks == 2) and not is_missing(name):
             with named_case(name):
                 graphs = loops if name in ON_LOOPS else plain
-                wanted, got = (_run(name, graph) for graph in graphs)
-                for ours, theirs in zip(got, wanted, strict=True):
+                expected, got = (_run(name, graph) for graph in graphs)
+                for ours, theirs in zip(got, expected, strict=True):
                     assert (ours is None) == (theirs is None)
                     if ours is not None:
                         torch.testing.assert_close(
@@ -69,7 +69,7 @@ def _run(name: str, graph: Any) -> list[Tensor | None]:
     make, call = LAYERS[name]
     torch.manual_seed(0)
     layer = peergraph_dgl.accelerate(make().double().eval())
-    return compare(lambda *given: call(layer, *given), graph, list(layer.parameters()))
+    return compare(lambda *inputs: call(layer, *inputs), graph, list(layer.parameters()))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

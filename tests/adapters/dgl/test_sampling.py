@@ -230,7 +230,7 @@ def test_edge_prediction(shared: Any, device: torch.device, exclude: str | None)
     )
     edges = torch.arange(0, 64)
     loader = DataLoader(s, edges, sampler, batch_size=16, device=device)
-    seen = 0
+    num_edges = 0
     for inputs, positive, negative, blocks in loader:
         check_blocks(g, blocks, device)
         assert positive.device == negative.device == device
@@ -242,8 +242,8 @@ def test_edge_prediction(shared: Any, device: torch.device, exclude: str | None)
         for block in blocks:
             inside = torch.isin(block.edata[dgl.EID].cpu(), gone)
             assert exclude is None or not bool(inside.any())
-        seen += positive.num_edges()
-    assert seen == 64
+        num_edges += positive.num_edges()
+    assert num_edges == 64
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -255,13 +255,13 @@ def test_loader_with_prefetched_features(shared: Any, device: torch.device, work
         s, torch.arange(100), sampler, batch_size=32, shuffle=True, device=device,
         num_workers=workers,
     )  # fmt: skip
-    seen = []
+    seeds = []
     for inputs, outputs, blocks in loader:
         check_blocks(g, blocks, device)
         assert torch.equal(blocks[0].srcdata["x"].cpu(), g.ndata["x"][inputs.cpu()])
         assert torch.equal(blocks[-1].dstdata["y"].cpu(), g.ndata["y"][outputs.cpu()])
-        seen.append(outputs.cpu())
-    assert torch.equal(torch.cat(seen).sort().values, torch.arange(100))
+        seeds.append(outputs.cpu())
+    assert torch.equal(torch.cat(seeds).sort().values, torch.arange(100))
 
 
 def test_columns_of_one_rank(shared: Any, device: torch.device) -> None:

@@ -206,9 +206,9 @@ def test_neighbor_loader(option: dict[str, Any], workers: int) -> None:
     loader = dgl.dataloading.DataLoader(
         result, torch.arange(60), sampler, batch_size=17, shuffle=True, num_workers=workers
     )
-    seen = []
+    seeds = []
     for inputs, outputs, blocks in loader:
-        seen += outputs.tolist()
+        seeds += outputs.tolist()
         assert torch.equal(blocks[0].srcdata["x"], g.ndata["x"][inputs])
         assert torch.equal(blocks[0].srcdata["half"], g.ndata["half"][inputs])
         assert torch.equal(blocks[-1].dstdata["y"], g.ndata["y"][outputs])
@@ -221,7 +221,7 @@ def test_neighbor_loader(option: dict[str, Any], workers: int) -> None:
             assert torch.equal(block.dstdata["_ID"][destination], g.find_edges(ids)[1])
             if "mask" in option:
                 assert bool(g.edata["mask"][ids].all())
-    assert sorted(seen) == list(range(60))
+    assert sorted(seeds) == list(range(60))
 
 
 def test_store_tensors_as_weights_never_crash() -> None:
@@ -327,8 +327,8 @@ def _child(rank: int, graph: Any, queue: Any) -> None:
 def test_spawned_children_map_the_same_memory() -> None:
     """`mp.spawn(run, args=(g,))`, as in DGL's own examples; nothing is copied."""
     queue = context_of("forked").SimpleQueue()
-    given = (shared(random_graph()), queue)
-    mp.start_processes(_child, given, nprocs=2, start_method="forkserver")
+    arguments = (shared(random_graph()), queue)
+    mp.start_processes(_child, arguments, nprocs=2, start_method="forkserver")
     assert [queue.get() for _ in range(2)] == [("SharedArray", 400)] * 2
 
 
@@ -354,8 +354,8 @@ def test_rows_that_the_host_does_not_hold(device: torch.device, tmp_path: Path) 
     g = random_graph()
     g.ndata["wide"] = torch.randn(60, 900)
     result = peergraph_dgl.share(g, plan="host", device=device)
-    needed = peergraph_dgl.store_of(result).memory().host_bytes()
-    less = {"plan": "host", "device": device, "host_budget": needed - 100_000}
+    host_bytes = peergraph_dgl.store_of(result).memory().host_bytes()
+    less = {"plan": "host", "device": device, "host_budget": host_bytes - 100_000}
     result = peergraph_dgl.share(g, spill=tmp_path, **less)
     assert peergraph_dgl.store_of(result).memory().tier("disk") >= 100_000
     assert_same_graph(result, g)

@@ -109,14 +109,14 @@ def test_results_have_the_id_type_of_the_graph(
         "global": lambda x: torch.stack(x.global_uniform_negative_sampling(5, etype=etype)),
     }
     for name, method in some.items():
-        wanted, *got = (method(x) for x in (g, result, over))
-        for found in got:
-            if isinstance(wanted, torch.Tensor):
-                assert found.dtype == wanted.dtype == idtype, name
+        expected, *got = (method(x) for x in (g, result, over))
+        for actual in got:
+            if isinstance(expected, torch.Tensor):
+                assert actual.dtype == expected.dtype == idtype, name
                 continue
-            assert found.idtype == wanted.idtype == idtype, name
+            assert actual.idtype == expected.idtype == idtype, name
             for frames in ("_node_frames", "_edge_frames"):
-                pairs = zip(getattr(wanted, frames), getattr(found, frames), strict=True)
+                pairs = zip(getattr(expected, frames), getattr(actual, frames), strict=True)
                 for ours, theirs in pairs:
                     for key in (dgl.NID, dgl.EID):
                         assert (key in ours) == (key in theirs), name

@@ -19,9 +19,9 @@ def _of(batch: Any) -> list[torch.Tensor]:
     return [batch[0].cpu(), batch[1].cpu(), torch.stack(batch[2][0].edges()).cpu()]
 
 
-def _same(found: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
-    return len(found) == len(expected) and all(
-        all(map(torch.equal, a, b)) for a, b in zip(found, expected, strict=True)
+def _same(actual: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
+    return len(actual) == len(expected) and all(
+        all(map(torch.equal, a, b)) for a, b in zip(actual, expected, strict=True)
     )
 
 

@@ -63,10 +63,10 @@ OPERATIONS: dict[str, Callable[[Any], Tensor]] = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations(name: str) -> None:
     g = random_graph()
-    wanted = OPERATIONS[name](g)
+    expected = OPERATIONS[name](g)
     result = peergraph_dgl.share(g, device="cpu")
     got = OPERATIONS[name](result)
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     peergraph_dgl.store_of(result).close()
 
 
@@ -83,10 +83,10 @@ LAYERS: dict[str, Callable[[], Any]] = {
 def test_accelerated_layers(name: str) -> None:
     g = random_graph()
     layer = LAYERS[name]()
-    wanted = layer(g, g.ndata["x"])
+    expected = layer(g, g.ndata["x"])
     result = peergraph_dgl.share(g, device="cpu")
     got = peergraph_dgl.accelerate(layer)(result, result.ndata["x"])
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     peergraph_dgl.store_of(result).close()
 
 

@@ -54,11 +54,11 @@ def results(conv: Any, g: Any, inputs: Any) -> dict[str, Tensor | None]:
 
 def compare(conv: Any, g: Any, inputs: Any) -> None:
     fast = peergraph_dgl.accelerate(copy.deepcopy(conv))
-    expected, found = results(conv, g, inputs), results(fast, g, inputs)
+    expected, actual = results(conv, g, inputs), results(fast, g, inputs)
     assert "relations in one pass" in explain(fast, g, inputs)
-    assert list(found) == list(expected)
+    assert list(actual) == list(expected)
     for name, value in expected.items():
-        other = found[name]
+        other = actual[name]
         if value is None or other is None:
             assert value is None or not value.any(), name
             assert other is None or not other.any(), name
@@ -103,19 +103,19 @@ def test_block(device: torch.device) -> None:
 def test_edges_are_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from peergraph_dgl.nn import hetero
 
-    made = []
+    calls = []
     original = hetero.TypedEdges
     monkeypatch.setattr(
-        hetero, "TypedEdges", lambda *args, **kwargs: made.append(1) or original(*args, **kwargs)
+        hetero, "TypedEdges", lambda *args, **kwargs: calls.append(1) or original(*args, **kwargs)
     )
     g = typed_graph()
     conv, x = peergraph_dgl.accelerate(model().double()), features(g, torch.device("cpu"))
     for _ in range(3):
         conv(g, x)
-    assert len(made) == 1
+    assert len(calls) == 1
     g.add_edges([0, 1], [2, 3], etype="plays")
     conv(g, x)
-    assert len(made) == 2
+    assert len(calls) == 2
 
 
 def test_calls_that_run_relation_by_relation() -> None:

@@ -135,12 +135,12 @@ def check_fanouts(batch: Any, data: Data, fanouts: list[int]) -> None:
     for hop, fanout in enumerate(fanouts):
         targets = torch.arange(first_node, first_node + batch.num_sampled_nodes[hop])
         edges = slice(first_edge, first_edge + batch.num_sampled_edges[hop])
-        taken = torch.bincount(col[edges], minlength=len(n_id))
+        counts = torch.bincount(col[edges], minlength=len(n_id))
         expected = degrees[n_id[targets]]
         if fanout >= 0:
             expected = expected.clamp(max=fanout)
-        assert torch.equal(taken[targets], expected)
-        assert int(taken.sum()) == int(expected.sum())
+        assert torch.equal(counts[targets], expected)
+        assert int(counts.sum()) == int(expected.sum())
         for target in targets.tolist():
             drawn = e_id[edges][col[edges] == target]
             assert len(drawn.unique()) == len(drawn)

@@ -114,10 +114,10 @@ def gradients(layer: torch.nn.Module, *args: Any, **options: Any) -> tuple[Any, 
     # Each column has its own weight, so that swapped columns would be seen.
     scale = torch.linspace(0.5, 1.5, value.shape[-1], device=value.device).to(value.dtype)
     flat = [item for arg in args for item in (arg if isinstance(arg, tuple) else (arg,))]
-    wanted = [item for item in flat if isinstance(item, Tensor) and item.requires_grad]
-    wanted += [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    found = torch.autograd.grad((value * scale).sum(), wanted, allow_unused=True)
-    pairs = zip(found, wanted, strict=True)
+    leaves = [item for item in flat if isinstance(item, Tensor) and item.requires_grad]
+    leaves += [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    actual = torch.autograd.grad((value * scale).sum(), leaves, allow_unused=True)
+    pairs = zip(actual, leaves, strict=True)
     return out, [torch.zeros_like(of) if grad is None else grad for grad, of in pairs]
 
 
@@ -137,5 +137,5 @@ def assert_same(
     **options: Any,
 ) -> None:
     """Both layers return the same, and have the same gradients."""
-    expected, found = gradients(theirs, *args, **options), gradients(ours, *args, **options)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    expected, actual = gradients(theirs, *args, **options), gradients(ours, *args, **options)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)

@@ -71,8 +71,8 @@ def test_training_goes_on() -> None:
     theirs = pyg.GraphSAGE(WIDTH, 8, 2, 3)
     ours = copy.deepcopy(theirs)
     ours.convs[0].eval()
-    seen: list[int] = []
-    ours.convs[0].register_forward_hook(lambda *_: seen.append(1))
+    calls: list[int] = []
+    ours.convs[0].register_forward_hook(lambda *_: calls.append(1))
     optimizers = [torch.optim.Adam(model.parameters()) for model in (theirs, ours)]
     parameters = list(ours.parameters())
     for model, optimizer in zip((theirs, ours), optimizers, strict=True):
@@ -86,7 +86,7 @@ def test_training_goes_on() -> None:
         for model, optimizer in zip((theirs, ours), optimizers, strict=True):
             train(model, optimizer, 2)
         torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
-    assert len(seen) == 6
+    assert len(calls) == 6
 
 
 def test_others_are_left_alone() -> None:

@@ -154,15 +154,15 @@ class Settings:
 
     def batches(self, data: Any) -> list[Any]:
         loader = self.kind(data, self.fanouts, batch_size=4, **self.options)
-        found = []
+        results = []
         for first in range(0, min(self.count, 12), 4):
             torch.manual_seed(first)
-            found.append(loader(list(range(first, min(first + 4, self.count)))))
-        return found
+            results.append(loader(list(range(first, min(first + 4, self.count)))))
+        return results
 
 
-def same(found: Any, expected: Any) -> None:
-    for mine, other in zip(found.stores, expected.stores, strict=True):
+def same(actual: Any, expected: Any) -> None:
+    for mine, other in zip(actual.stores, expected.stores, strict=True):
         assert mine._key == other._key
         assert list(mine.keys()) == list(other.keys())
         for key, value in other.items():
@@ -180,8 +180,8 @@ def test_same_batches(block: int, device: torch.device) -> None:
         settings = Settings(number)
         shared = peergraph_pyg.share(settings.data.clone(), device=device)
         batches = settings.batches(shared), settings.batches(settings.data)
-        for found, expected in zip(*batches, strict=True):
-            same(found, expected)
+        for actual, expected in zip(*batches, strict=True):
+            same(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_as_many_of_each_target(
     data = settings.plain_data()
     times = settings.ids(200, data.num_nodes)
     options = {"time_attr": of, "input_time": times, "input_nodes": torch.arange(data.num_nodes)}
-    found = []
+    results = []
     for source in (peergraph_pyg.share(data.clone(), device=device), data):
         sets: list[set[int]] = [set() for _ in range(data.num_nodes)]
         loader = NeighborLoader(
@@ -211,7 +211,7 @@ def test_as_many_of_each_target(
             counts.append(torch.bincount(batch.edge_index[1].cpu(), minlength=200)[:200].tolist())
             for edge, target in zip(batch.e_id.tolist(), batch.edge_index[1].tolist(), strict=True):
                 sets[target].add(edge)
-        found.append((counts, sets))
-    assert found[0][0] == found[1][0]
+        results.append((counts, sets))
+    assert results[0][0] == results[1][0]
     if strategy == "last":
-        assert found[0][1] == found[1][1]
+        assert results[0][1] == results[1][1]

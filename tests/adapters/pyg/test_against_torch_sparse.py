@@ -38,15 +38,15 @@ OF_HOPS = {"num_sampled_nodes", "num_sampled_edges"}
 LOCAL = {"edge_label_index", "src_index", "dst_pos_index", "dst_neg_index"}
 
 
-def same_batch(found: Any, expected: Any) -> None:
-    for mine, other in zip(found.stores, expected.stores, strict=True):
+def same_batch(actual: Any, expected: Any) -> None:
+    for mine, other in zip(actual.stores, expected.stores, strict=True):
         assert mine._key == other._key
         assert set(mine.keys()) - OF_HOPS == set(other.keys()) - OF_HOPS, mine._key
-    for (node_type, mine), (_, other) in zip(nodes(found), nodes(expected), strict=True):
-        seeds = found[node_type].get("batch_size", 0) if node_type else found.get("batch_size", 0)
+    for (node_type, mine), (_, other) in zip(nodes(actual), nodes(expected), strict=True):
+        seeds = actual[node_type].get("batch_size", 0) if node_type else actual.get("batch_size", 0)
         assert torch.equal(mine.n_id.cpu()[:seeds], other.n_id[:seeds])
         assert mine.n_id.dtype == other.n_id.dtype
-    for mine, other in zip(found.stores, expected.stores, strict=True):
+    for mine, other in zip(actual.stores, expected.stores, strict=True):
         for key, value in other.items():
             if key in OF_HOPS:
                 continue
@@ -56,7 +56,7 @@ def same_batch(found: Any, expected: Any) -> None:
             assert mine[key].dtype == value.dtype, key
             assert mine[key].shape == value.shape, key
             if key in LOCAL or key == "edge_index":
-                ends = endpoints(found, mine, key), endpoints(expected, other, key)
+                ends = endpoints(actual, mine, key), endpoints(expected, other, key)
                 assert torch.equal(*(e if key in LOCAL else in_order(e.t()) for e in ends)), key
             elif other.is_node_attr(key) or (other.is_edge_attr(key) and key != "edge_label"):
                 ids = "n_id" if other.is_node_attr(key) else "e_id"
@@ -162,8 +162,8 @@ def test_matrices(weights: bool, device: torch.device) -> None:
     assert repr(shared) == repr(plain)
     conv = SAGEConv(5, 3)
     expected = conv(plain.x, plain.adj_t.set_value(None))
-    found = conv.to(device)(shared.x.clone(), shared.adj_t.set_value(None))
-    torch.testing.assert_close(found.cpu(), expected)
+    actual = conv.to(device)(shared.x.clone(), shared.adj_t.set_value(None))
+    torch.testing.assert_close(actual.cpu(), expected)
     for workers in (0, 2):
         options: dict[str, Any] = {"num_neighbors": [-1, -1], "batch_size": 7}
         mine = NeighborLoader(shared, num_workers=workers, **options)
@@ -174,10 +174,10 @@ def test_matrices(weights: bool, device: torch.device) -> None:
             _same_sparse(batch.adj_t, other.adj_t)
 
 
-def _same_sparse(found: Any, expected: Any) -> None:
+def _same_sparse(actual: Any, expected: Any) -> None:
     """torch-sparse puts parallel edges into any order."""
-    assert found.sparse_sizes() == expected.sparse_sizes()
-    (row, col, value), (other_row, other_col, other_value) = found.coo(), expected.coo()
+    assert actual.sparse_sizes() == expected.sparse_sizes()
+    (row, col, value), (other_row, other_col, other_value) = actual.coo(), expected.coo()
     assert torch.equal(row.cpu(), other_row)
     assert torch.equal(col.cpu(), other_col)
     assert (value is None) is (other_value is None)

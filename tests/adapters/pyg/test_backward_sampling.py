@@ -161,15 +161,15 @@ def test_both_directions_at_once_where_hops_find_nothing() -> None:
     data = Data(x=torch.rand(6, 2), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
     shared = peergraph_pyg.share(data, device="cpu")
     sampler = torch_geometric.sampler.BidirectionalNeighborSampler(shared, [-1, -1, -1])
-    found = {0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2], 3: [3], 4: [4], 5: [5]}
+    results = {0: [0, 1, 2], 1: [0, 1, 2], 2: [0, 1, 2], 3: [3], 4: [4], 5: [5]}
     for batch in NodeLoader(shared, sampler, torch.arange(6), batch_size=1):
-        assert batch.n_id.sort().values.tolist() == found[int(batch.input_id)]
+        assert batch.n_id.sort().values.tolist() == results[int(batch.input_id)]
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
 
 
 def test_the_other_orientation(device: torch.device) -> None:
-    given = homogeneous_source(50, 300)
-    with Store.build(given, device=device) as store:
+    source = homogeneous_source(50, 300)
+    with Store.build(source, device=device) as store:
         before = store.memory()
         other = store.reversed()
         assert other is store.reversed()

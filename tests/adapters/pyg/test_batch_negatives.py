@@ -159,8 +159,8 @@ def test_windows(device: torch.device, kind: str, mode: str, typed: bool, window
         count = len(links)
         positive = torch.arange(count).repeat(2)
         row, col = store.edge_index.cpu()
-        link, seen = links[batch[ends[1]].batch.cpu()[col]], times[nodes[ends[0]][row]]
-        assert bool(((seen >= first[link]) & (seen <= latest[link])).all())
+        link, source_times = links[batch[ends[1]].batch.cpu()[col]], times[nodes[ends[0]][row]]
+        assert bool(((source_times >= first[link]) & (source_times <= latest[link])).all())
         if mode == "binary":
             source, destination = store.edge_label_index.cpu()
             source, destination = nodes[ends[0]][source], nodes[ends[1]][destination]

@@ -149,11 +149,11 @@ def test_data_with_the_edges_of_its_store_is_loaded(change: str, device: torch.d
 
 @named_cases("change", CHANGED)
 def test_data_with_other_edges_is_shared_again(change: str, device: torch.device) -> None:
-    given = random_data()
+    first_data = random_data()
     if device.type == "cuda":  # where PyG takes equal edges in any order
-        given = T.RemoveDuplicatedEdges(key=["edge_attr", "edge_weight"])(given)
-    expected = changed(copy.copy(given).to(device), CHANGED[change])
-    first = peergraph_pyg.share(given, device=device)
+        first_data = T.RemoveDuplicatedEdges(key=["edge_attr", "edge_weight"])(first_data)
+    expected = changed(copy.copy(first_data).to(device), CHANGED[change])
+    first = peergraph_pyg.share(first_data, device=device)
     data = changed(copy.copy(first), CHANGED[change])
     assert_same(data, expected)
     with pytest.raises(ValueError, match=r"changed after share\(\): .* is no longer the store's"):

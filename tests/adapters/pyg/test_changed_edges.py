@@ -174,8 +174,8 @@ def test_batches_of_typed_graphs(write: str) -> None:
     ours = accelerate(copy.deepcopy(theirs))
     for _ in range(2):
         expected = theirs(batch.x_dict, batch.edge_index_dict)["paper"]
-        found = ours(batch.x_dict, batch.edge_index_dict)["paper"]
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        actual = ours(batch.x_dict, batch.edge_index_dict)["paper"]
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
         for edge_type in batch.edge_types:
             edge_index = batch[edge_type].edge_index
             if edge_index.numel():
@@ -193,8 +193,8 @@ def test_types_of_partitioned_edges() -> None:
     ours = accelerate(copy.deepcopy(theirs))
     for _ in range(2):
         expected = theirs(data.x, data.edge_index, data.edge_type)
-        found = ours(graph.x, graph.edge_index, graph.edge_type).full_tensor()
-        torch.testing.assert_close(found, expected)
+        actual = ours(graph.x, graph.edge_index, graph.edge_type).full_tensor()
+        torch.testing.assert_close(actual, expected)
         data.edge_type = 2 - data.edge_type
         local = graph.edge_type.to_local().detach().numpy()
         local[...] = 2 - local

@@ -181,8 +181,8 @@ def test_batches_of_typed_graphs_cuda() -> None:
 
     def compare() -> None:
         expected = theirs(batch.x_dict, batch.edge_index_dict)["paper"]
-        found = ours(batch.x_dict, batch.edge_index_dict)["paper"]
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        actual = ours(batch.x_dict, batch.edge_index_dict)["paper"]
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
     for edge_type in batch.edge_types:
         edge_index = batch[edge_type].edge_index

@@ -116,7 +116,7 @@ def test_modes_of_torch() -> None:
         assert not compat.is_traced()
         assert not compat.has_function_transform()
         assert not compat.has_forward_mode()
-        seen: list[bool] = []
+        modes: list[bool] = []
 
         class Mode(torch.utils._python_dispatch.TorchDispatchMode):
             def __torch_dispatch__(
@@ -126,10 +126,10 @@ def test_modes_of_torch() -> None:
 
         with Mode():
             assert compat.is_traced()
-        torch.func.grad(lambda x: seen.append(compat.has_function_transform()) or x.sum())(
+        torch.func.grad(lambda x: modes.append(compat.has_function_transform()) or x.sum())(
             torch.ones(2)
         )
-        assert seen == [True]
+        assert modes == [True]
         with forward_ad.dual_level():
             assert compat.has_forward_mode()
 

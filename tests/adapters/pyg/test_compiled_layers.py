@@ -36,17 +36,17 @@ def _leave_no_compiled_code() -> Iterator[None]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def structures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Gets an entry for each structure that is made from edges."""
-    found: list[int] = []
+    results: list[int] = []
     make = csc_cache.Csc.from_edge_index
 
     def record(edge_index: Tensor, *args: Any, **options: Any) -> Any:
-        found.append(edge_index.shape[1])
+        results.append(edge_index.shape[1])
         return make(edge_index, *args, **options)
 
     monkeypatch.setattr(csc_cache.Csc, "from_edge_index", record)
-    return found
+    return results
 
 
 def compiled(model: Any, backend: str = "aot_eager", fullgraph: bool = True) -> Any:
@@ -80,9 +80,9 @@ def results(model: Any, parameters: Any, x: Tensor, *args: Any, **options: Any) 
 
 def assert_equal(model: Any, call: Any, *args: Any, **options: Any) -> None:
     parameters = list(model.parameters())
-    found = results(call, parameters, *args, **options)
+    actual = results(call, parameters, *args, **options)
     expected = results(model, parameters, *args, **options)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_layers(case: str, device: torch.device, made: list[int]) -> None:
+def test_layers(case: str, device: torch.device, structures: list[int]) -> None:
     name = case.split()[0]
     layer = pair(name, *arguments(name), **CASES[case])[1].to(device)
     weighted = name in ("GINEConv", "GraphConv", "FastRGCNConv", "RGCNConv")
@@ -116,9 +116,9 @@ def test_layers(case: str, device: torch.device, made: list[int]) -> None:
         with named_case(nodes):
             assert_equal(layer, call, x, edge_index, *inputs)
             # Later calls, and the backward pass, find the structure.
-            made.clear()
+            structures.clear()
             results(call, [], x, edge_index, *inputs)
-            assert not made
+            assert not structures
     assert graph_count() == 1 or not fullgraph
 
 
@@ -135,7 +135,7 @@ def batches(count: int, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [GraphSAGE, GAT])
-def test_batches(kind: Any, made: list[int]) -> None:
+def test_batches(kind: Any, structures: list[int]) -> None:
     """After the first batch nothing is compiled, and no structure is made at all."""
     model = peergraph_pyg.accelerate(kind(WIDTH, 8, 2, 3))
     call = compiled(model)
@@ -147,7 +147,7 @@ def test_batches(kind: Any, made: list[int]) -> None:
         with torch._dynamo.config.patch(error_on_recompile=number > 1):
             assert_equal(model, call, batch.x, batch.edge_index, **trimmed)
     assert graph_count() <= 2
-    assert not made
+    assert not structures
 
 
 class Hetero(torch.nn.Module):
@@ -164,7 +164,7 @@ class Hetero(torch.nn.Module):
         return total
 
 
-def test_heterogeneous_batches(made: list[int]) -> None:
+def test_heterogeneous_batches(structures: list[int]) -> None:
     data = HeteroData()
     for name, count in (("author", 25), ("paper", 40)):
         data[name].x = torch.randn(count, 6)
@@ -184,19 +184,19 @@ def test_heterogeneous_batches(made: list[int]) -> None:
             batch.num_sampled_nodes_dict,
             batch.num_sampled_edges_dict,
         )
-        expected, found = model(*arguments), call(*arguments)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        expected, actual = model(*arguments), call(*arguments)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
         gradients = [
             torch.autograd.grad(out, list(model.parameters()), allow_unused=True)
-            for out in (found, expected)
+            for out in (actual, expected)
         ]
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
         if number == 3:
             break
-    assert not made
+    assert not structures
 
 
-def test_inductor(made: list[int]) -> None:
+def test_inductor(structures: list[int]) -> None:
     compiler = pytest.importorskip("torch._inductor.cpp_builder")
     try:
         compiler.get_cpp_compiler()
@@ -210,9 +210,9 @@ def test_inductor(made: list[int]) -> None:
     count = batch.num_sampled_edges[0]
     first = torch.compile(lambda x, e: layer(x, e[:, :count]), backend="inductor")
     expected = layer(batch.x, batch.edge_index[:, :count])
-    made.clear()
+    structures.clear()
     torch.testing.assert_close(first(batch.x, batch.edge_index), expected)
-    assert not made
+    assert not structures
 
 
 def test_edges_that_are_written_to() -> None:

@@ -57,12 +57,12 @@ def source_file(code_path: str) -> str | None:
 
 def passed_files(layer: torch.nn.Module, x: Tensor, edge_index: Tensor) -> set[str]:
     """The Python files with a function that is called with the edges, in a call of the layer."""
-    found: set[str] = set()
+    files: set[str] = set()
 
     def record(frame: FrameType, event: str, _: object) -> None:
         path = source_file(frame.f_code.co_filename) if event == "call" else None
         if path is not None and any(map(carries_edges, list(frame.f_locals.values()))):
-            found.add(path)
+            files.add(path)
 
     gc.disable()  # What it frees may run code of other files.
     sys.setprofile(record)
@@ -71,7 +71,7 @@ def passed_files(layer: torch.nn.Module, x: Tensor, edge_index: Tensor) -> set[s
     finally:
         sys.setprofile(None)
         gc.enable()
-    return found
+    return files
 
 
 @pytest.mark.parametrize("needs_gradient", [False, True])

@@ -58,16 +58,16 @@ def test_batches(kind: str, workers: int, device: torch.device) -> None:
     shared = peergraph_pyg.share(data, device=device)
     assert repr(shared) == repr(data)
     num_edges = 0 if data.edge_index is None else data.edge_index.size(1)
-    seen = []
+    seeds = []
     for batch in NeighborLoader(shared, [2, 2], batch_size=3, num_workers=workers):
         assert ("edge_index" in batch) == ("edge_index" in data)
         assert ("x" in batch) == ("x" in data)
-        found = [seed for seed in batch.input_id.tolist() if num_edges and seed == 1]
+        results = [seed for seed in batch.input_id.tolist() if num_edges and seed == 1]
         assert batch.n_id[: batch.batch_size].tolist() == batch.input_id.tolist()
-        assert batch.num_nodes == batch.batch_size + sum(0 not in batch.input_id for _ in found)
-        assert batch.e_id.tolist() == [0] * len(found)
-        seen += batch.input_id.tolist()
-    assert seen == list(range(data.num_nodes))
+        assert batch.num_nodes == batch.batch_size + sum(0 not in batch.input_id for _ in results)
+        assert batch.e_id.tolist() == [0] * len(results)
+        seeds += batch.input_id.tolist()
+    assert seeds == list(range(data.num_nodes))
 
 
 @named_cases("kind", TYPED)
@@ -76,12 +76,12 @@ def test_batches_of_types(kind: str, device: torch.device) -> None:
     shared = peergraph_pyg.share(data, device=device)
     assert repr(shared) == repr(data)
     for node_type in ("a", "b"):
-        seen = []
+        seeds = []
         for batch in NeighborLoader(shared, [2, 2], input_nodes=node_type, batch_size=3):
             assert batch.node_types == data.node_types
             assert batch.edge_types == data.edge_types
-            seen += batch[node_type].n_id[: batch[node_type].batch_size].tolist()
-        assert seen == list(range(data[node_type].num_nodes)), node_type
+            seeds += batch[node_type].n_id[: batch[node_type].batch_size].tolist()
+        assert seeds == list(range(data[node_type].num_nodes)), node_type
 
 
 def test_links(device: torch.device) -> None:
@@ -89,11 +89,11 @@ def test_links(device: torch.device) -> None:
         shared = peergraph_pyg.share(PLAIN[kind], device=device)
         assert list(LinkNeighborLoader(shared, [2], neg_sampling_ratio=1.0)) == []
     shared = peergraph_pyg.share(PLAIN["only a number of nodes"], device=device)
-    given = torch.tensor([[0, 1], [2, 3]])
-    (batch,) = LinkNeighborLoader(shared, [2], edge_label_index=given, batch_size=2)
-    assert torch.equal(batch.n_id[batch.edge_label_index].cpu(), given)
+    links = torch.tensor([[0, 1], [2, 3]])
+    (batch,) = LinkNeighborLoader(shared, [2], edge_label_index=links, batch_size=2)
+    assert torch.equal(batch.n_id[batch.edge_label_index].cpu(), links)
     (batch,) = LinkNeighborLoader(
-        shared, [2], edge_label_index=given, neg_sampling="triplet", batch_size=2
+        shared, [2], edge_label_index=links, neg_sampling="triplet", batch_size=2
     )
     assert batch.dst_neg_index.numel() == 2
     with pytest.raises(ValueError, match="edge_label_index is needed: data has no edges"):

@@ -31,22 +31,22 @@ def triples(batch: Any, key: Any, index: torch.Tensor) -> list[tuple[int, int, i
 
 
 def same_but_for(
-    found: Any, full: Any, key: Any, links: set[tuple[int, int, int]], flipped: bool
+    batch: Any, full: Any, key: Any, links: set[tuple[int, int, int]], flipped: bool
 ) -> int:
     """Compares the edges of a type; returns how many were taken out."""
-    mine, other = (found, full) if key is None else (found[key], full[key])
-    kept = []
+    mine, other = (batch, full) if key is None else (batch[key], full[key])
+    stays = []
     for tree, source, destination in triples(full, key, other.edge_index):
         link = (tree, destination, source) if flipped else (tree, source, destination)
-        kept.append(link not in links)
-    kept = torch.tensor(kept, dtype=torch.bool)
-    assert torch.equal(mine.edge_index.cpu(), other.edge_index.cpu()[:, kept])
-    assert torch.equal(mine.e_id.cpu(), other.e_id.cpu()[kept])
-    assert torch.equal(mine.edge_attr.cpu(), other.edge_attr.cpu()[kept])
+        stays.append(link not in links)
+    stays = torch.tensor(stays, dtype=torch.bool)
+    assert torch.equal(mine.edge_index.cpu(), other.edge_index.cpu()[:, stays])
+    assert torch.equal(mine.e_id.cpu(), other.e_id.cpu()[stays])
+    assert torch.equal(mine.edge_attr.cpu(), other.edge_attr.cpu()[stays])
     if "num_sampled_edges" in other:
-        parts = kept.split(other.num_sampled_edges)
+        parts = stays.split(other.num_sampled_edges)
         assert mine.num_sampled_edges == [int(part.sum()) for part in parts]
-    return int((~kept).sum())
+    return int((~stays).sum())
 
 
 def positives(batch: Any, key: Any, ends: torch.Tensor) -> set[tuple[int, int, int]]:
@@ -74,20 +74,20 @@ def test_one_type(neg_sampling: Any, disjoint: bool, reverse: bool, device: torc
     data.edge_index = edges
     shared = peergraph_pyg.share(data, device=device)
     options = {"batch_size": 50, "neg_sampling": neg_sampling, "disjoint": disjoint}
-    taken = 0
+    num_excluded = 0
     for some in range(0, 400, 50):
-        found = []
+        batches = []
         for transform in (ExcludeTargets(reverse=reverse), None):
             loader = LinkNeighborLoader(
                 shared, [-1, 4], transform_sampler_output=transform, **options
             )
             torch.manual_seed(some)
-            found.append(loader(list(range(some, some + 50))))
-        assert torch.equal(found[0].n_id, found[1].n_id)
-        links = positives(found[1], None, edges)
+            batches.append(loader(list(range(some, some + 50))))
+        assert torch.equal(batches[0].n_id, batches[1].n_id)
+        links = positives(batches[1], None, edges)
         links |= {(tree, b, a) for tree, a, b in links} if reverse else set()
-        taken += same_but_for(*found, None, links, flipped=False)
-    assert taken >= 400 * (1 + reverse)
+        num_excluded += same_but_for(*batches, None, links, flipped=False)
+    assert num_excluded >= 400 * (1 + reverse)
 
 
 @named_cases("neg_sampling", NEGATIVES)
@@ -99,9 +99,9 @@ def test_types(neg_sampling: Any, disjoint: bool, device: torch.device) -> None:
     ends = data[WRITES].edge_index
     options = {"edge_label_index": WRITES, "neg_sampling": neg_sampling, "disjoint": disjoint}
     transform = ExcludeTargets(WRITES, reverse=REV_WRITES)
-    taken = 0
+    num_excluded = 0
     for workers in (0, 2):
-        found = LinkNeighborLoader(
+        excluding = LinkNeighborLoader(
             shared,
             [-1, -1],
             transform_sampler_output=transform,
@@ -109,7 +109,7 @@ def test_types(neg_sampling: Any, disjoint: bool, device: torch.device) -> None:
             num_workers=workers,
             **options,
         )
-        for batch in found:
+        for batch in excluding:
             own, back = (
                 {link[1:] for link in triples(batch, key, batch[key].edge_index)}
                 for key in (WRITES, REV_WRITES)
@@ -121,16 +121,16 @@ def test_types(neg_sampling: Any, disjoint: bool, device: torch.device) -> None:
     for some in range(0, ends.size(1), 40):
         which = list(range(some, min(some + 40, ends.size(1))))
         pair = []
-        for given in (transform, None):
+        for hook in (transform, None):
             loader = LinkNeighborLoader(
-                shared, [-1, -1], transform_sampler_output=given, batch_size=40, **options
+                shared, [-1, -1], transform_sampler_output=hook, batch_size=40, **options
             )
             torch.manual_seed(some)
             pair.append(loader(which))
         links = positives(pair[1], WRITES, ends)
-        taken += same_but_for(*pair, WRITES, links, flipped=False)
-        taken += same_but_for(*pair, REV_WRITES, links, flipped=True)
-    assert taken > 0
+        num_excluded += same_but_for(*pair, WRITES, links, flipped=False)
+        num_excluded += same_but_for(*pair, REV_WRITES, links, flipped=True)
+    assert num_excluded > 0
 
 
 def test_subgraphs_without_hops() -> None:

@@ -262,7 +262,7 @@ def test_homogeneous_loader(num_workers: int, device: torch.device) -> None:
         NeighborLoader(pair, [3, 2], batch_size=8, num_workers=num_workers),
         NeighborLoader(pair, [9], batch_size=8, neighbor_sampler=NeighborSampler(pair, [3, 2])),
     ):
-        seen = []
+        seeds = []
         for batch in loader:
             n_id, e_id = batch.n_id.cpu(), batch.e_id.cpu()
             row, col = batch.edge_index.cpu()
@@ -272,8 +272,8 @@ def test_homogeneous_loader(num_workers: int, device: torch.device) -> None:
             assert torch.equal(batch.edge_attr.cpu(), data.edge_attr[e_id])
             assert batch.num_nodes == len(n_id)
             assert len(batch.num_sampled_nodes) == 3
-            seen.append(n_id[: batch.batch_size])
-        assert torch.equal(torch.cat(seen), torch.arange(60))
+            seeds.append(n_id[: batch.batch_size])
+        assert torch.equal(torch.cat(seeds), torch.arange(60))
 
 
 def test_all_neighbours(device: torch.device) -> None:

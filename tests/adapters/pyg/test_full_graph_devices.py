@@ -35,10 +35,10 @@ MODELS: dict[str, Make] = {
 
 def graph(num_nodes: int, num_edges: int, training: slice) -> Data:
     """A graph of which some nodes are training nodes; without attributes of edges."""
-    made = small_graph(num_nodes, num_edges, seed=num_nodes)
+    whole = small_graph(num_nodes, num_edges, seed=num_nodes)
     mask = torch.zeros(num_nodes, dtype=torch.bool)
     mask[training] = True
-    return Data(x=made.x, y=made.y, edge_index=made.edge_index, train_mask=mask)
+    return Data(x=whole.x, y=whole.y, edge_index=whole.edge_index, train_mask=mask)
 
 
 def train(
@@ -67,9 +67,9 @@ def plain(make: Make, data: Data) -> tuple[list[float], list[Tensor], list[Tenso
 
 
 def partitioned(data: Data, dtype: torch.dtype, group: Group) -> Any:
-    given = copy.copy(data)
-    given.x = data.x.to(dtype)
-    return peergraph_pyg.full_graph(given, group=group)
+    cast = copy.copy(data)
+    cast.x = data.x.to(dtype)
+    return peergraph_pyg.full_graph(cast, group=group)
 
 
 def check_few_nodes_and_training_nodes(group: Group) -> None:
@@ -88,20 +88,20 @@ def check_few_nodes_and_training_nodes(group: Group) -> None:
                 continue  # BatchNorm of PyG needs two nodes.
             with named_case(name, kind):
                 ours = partitioned(data, torch.float64, group)
-                found = train(make, ours, torch.float64, group.device)
-                for got, wanted in zip(found[:2], plain(make, data)[:2], strict=True):
-                    torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-10)
+                actual = train(make, ours, torch.float64, group.device)
+                for got, expected in zip(actual[:2], plain(make, data)[:2], strict=True):
+                    torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
 
 def check_gradients(group: Group) -> None:
     """Of float32 against float64: they differ by rounding alone."""
     data = graph(300, 4000, slice(100))
     for kind, make in MODELS.items():
-        wanted = plain(make, data)[1]
-        found = train(make, partitioned(data, torch.float32, group), torch.float32, group.device)
+        expected = plain(make, data)[1]
+        actual = train(make, partitioned(data, torch.float32, group), torch.float32, group.device)
         # What is zero but for rounding, as of biases before BatchNorm, counts beside the greatest.
-        scale = max(float(grad.abs().max()) for grad in wanted)
-        for number, (got, exact) in enumerate(zip(found[1], wanted, strict=True)):
+        scale = max(float(grad.abs().max()) for grad in expected)
+        for number, (got, exact) in enumerate(zip(actual[1], expected, strict=True)):
             with named_case(kind, number):
                 assert float((got - exact).abs().max()) <= 2e-6 * scale
 

@@ -24,9 +24,9 @@ def peak_bytes(work: Callable[[], object]) -> int:
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         work()
     assert profile.profiler is not None
-    found = profile.profiler.kineto_results.events()
+    events = profile.profiler.kineto_results.events()
     sizes = sorted(
-        (event.start_ns(), event.nbytes()) for event in found if event.name() == "[memory]"
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
     )
     allocated = most = 0
     for _, size in sizes:

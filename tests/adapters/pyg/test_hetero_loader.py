@@ -44,19 +44,19 @@ def test_batches(num_workers: int, disjoint: bool, device: torch.device) -> None
         num_workers=num_workers,
         disjoint=disjoint,
     )
-    found = []
+    results = []
     for batch in loader:
         check(batch, data)
         size = batch["paper"].batch_size
         assert torch.equal(batch["paper"].n_id[:size].cpu(), batch["paper"].input_id)
         assert batch.title == "library"
-        found.append(batch["paper"].input_id)
+        results.append(batch["paper"].input_id)
         if disjoint:
             assert batch["paper"].batch[:size].tolist() == list(range(size))
             for source, relation, target in data.edge_types:
                 row, col = batch[source, relation, target].edge_index
                 assert torch.equal(batch[source].batch[row], batch[target].batch[col])
-    assert torch.equal(torch.cat(found), data["paper"].train_mask.nonzero().view(-1))
+    assert torch.equal(torch.cat(results), data["paper"].train_mask.nonzero().view(-1))
 
 
 def test_all_neighbours_of_one_hop(device: torch.device) -> None:

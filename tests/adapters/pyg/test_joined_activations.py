@@ -56,11 +56,11 @@ def test_results_and_gradients(kind: str, device: torch.device) -> None:
 def test_batches(kind: str, device: torch.device) -> None:
     batch = batch_of(device)
     theirs, ours = plain_and_accelerated(kind, device)
-    found, expected = (trimmed(model, batch) for model in (ours, theirs))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    actual, expected = (trimmed(model, batch) for model in (ours, theirs))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
     gradients = [
         torch.autograd.grad(out.square().sum(), list(model.parameters()))
-        for out, model in ((found, ours), (expected, theirs))
+        for out, model in ((actual, ours), (expected, theirs))
     ]
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
 
@@ -80,9 +80,9 @@ def test_autocast(kind: str, dtype: torch.dtype, device: torch.device) -> None:
         _, exact = result_and_gradients(theirs, args)
         with torch.autocast(device.type, dtype):
             assert JOINED in explain(ours, *args)
-            found = [result_and_gradients(model, args) for model in (ours, theirs)]
-        assert found[0][0] == found[1][0]
-        for each, (_, values) in zip(errors, found, strict=True):
+            results = [result_and_gradients(model, args) for model in (ours, theirs)]
+        assert results[0][0] == results[1][0]
+        for each, (_, values) in zip(errors, results, strict=True):
             each.append(float((values - exact).norm() / exact.norm()))
     mine, pygs = (sorted(each)[4] for each in errors)
     assert mine < 1.5 * pygs + 1e-3
@@ -91,8 +91,8 @@ def test_autocast(kind: str, dtype: torch.dtype, device: torch.device) -> None:
 def result_and_gradients(model: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Any, Tensor]:
     """The dtype of the result, and result and gradients in one row."""
     out = model(*args)
-    found = torch.autograd.grad(out.float().square().sum(), list(model.parameters()))
-    return out.dtype, torch.cat([each.detach().float().flatten() for each in (out, *found)])
+    result = torch.autograd.grad(out.float().square().sum(), list(model.parameters()))
+    return out.dtype, torch.cat([each.detach().float().flatten() for each in (out, *result)])
 
 
 def test_sage_under_autocast_has_no_fallback(device: torch.device) -> None:
@@ -163,12 +163,12 @@ def test_without_activation() -> None:
 
 def test_hooks_of_layers_see_their_results() -> None:
     theirs, ours = plain_and_accelerated("sage")
-    seen: list[list[Tensor]] = [[], []]
-    for model, found in zip((theirs, ours), seen, strict=True):
+    outputs: list[list[Tensor]] = [[], []]
+    for model, result in zip((theirs, ours), outputs, strict=True):
         for conv in model.convs:  # type: ignore[union-attr]
-            conv.register_forward_hook(lambda _, __, out, found=found: found.append(out))
+            conv.register_forward_hook(lambda _, __, out, result=result: result.append(out))
         model(*x_and_edges())
-    torch.testing.assert_close(*seen, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
 
 
 def test_layers_alone_have_their_bias() -> None:

@@ -118,8 +118,8 @@ def test_layers_of_users() -> None:
         0, edge_index[1], (x[edge_index[0]] - x[edge_index[1]])
     )
     expected = expected / edge_index[1].bincount(minlength=9).clamp(min=1).unsqueeze(1)
-    found = layer.propagate(edge_index, x=(x, x))
-    torch.testing.assert_close(found, expected)
+    actual = layer.propagate(edge_index, x=(x, x))
+    torch.testing.assert_close(actual, expected)
     assert "PyG, message is overridden" in explain(layer, x, edge_index)
 
 
@@ -169,10 +169,10 @@ def test_structures_are_kept_and_let_go() -> None:
     x, edge_index = x_and_edges()
     csc_cache._entries.clear()
     layer(x, edge_index)
-    (kept,) = csc_cache._entries.values()
-    (csc,) = kept.by_key.values()
+    (entry,) = csc_cache._entries.values()
+    (csc,) = entry.by_key.values()
     layer(x, edge_index)
-    assert list(kept.by_key.values()) == [csc]
+    assert list(entry.by_key.values()) == [csc]
     del edge_index
     gc.collect()
     assert not csc_cache._entries

@@ -40,23 +40,23 @@ PROJECTED = ("SAGEConv", "GraphConv", "RGCNConv", "FastRGCNConv")
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the operations that save passes, as they are called."""
-    found: list[str] = []
+    names: list[str] = []
     for name in ("spmm_linear", "spmm_add_self"):
         function = getattr(Csc, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **more: Any) -> Any:
-            found.append(name)
+            names.append(name)
             return function(*args, **more)
 
         monkeypatch.setattr(Csc, name, counted)
     sum_and_multiply = typed_sums.sum_and_multiply
 
     def joined(*args: Any) -> Any:
-        found.append("sum_and_multiply")
+        names.append("sum_and_multiply")
         return sum_and_multiply(*args)
 
     monkeypatch.setattr(typed_sums, "sum_and_multiply", joined)
-    return found
+    return names
 
 
 def step_of(name: str) -> str:
@@ -77,24 +77,24 @@ def test_scores(device: torch.device, shape: tuple[int, int], count: int, rows: 
         return torch.randn(*size, device=device, dtype=torch.float64, requires_grad=True)
 
     h, vectors = leaf(rows, *shape), [leaf(*shape) for _ in range(count)]
-    same, *found = node_scores(h, *vectors)
+    same, *actual = node_scores(h, *vectors)
     expected = [(h * vector).sum(-1) for vector in vectors]
     torch.testing.assert_close(same, h)
-    torch.testing.assert_close(found, expected)
-    wanted = [h, *vectors]
+    torch.testing.assert_close(actual, expected)
+    leaves = [h, *vectors]
     for with_h in (True, False):
         left = torch.autograd.grad(
-            sum(item.square().sum() for item in found) + with_h * same.square().sum(),
-            wanted,
+            sum(item.square().sum() for item in actual) + with_h * same.square().sum(),
+            leaves,
             retain_graph=True,
         )
         right = torch.autograd.grad(
             sum(item.square().sum() for item in expected) + with_h * h.square().sum(),
-            wanted,
+            leaves,
             retain_graph=True,
         )
         torch.testing.assert_close(left, right)
-    (only,) = torch.autograd.grad(found[0].sum(), vectors[:1])
+    (only,) = torch.autograd.grad(actual[0].sum(), vectors[:1])
     torch.testing.assert_close(only, h.sum(0).detach())
 
 
@@ -197,8 +197,8 @@ def test_first_rows_as_destinations(name: str, device: torch.device, calls: list
     def run(layer: Any, slice_of: Any) -> Any:
         leaf = x.clone().requires_grad_()
         out = layer((leaf, slice_of(leaf)), edge_index)
-        wanted = [leaf, *layer.parameters()]
-        return out, torch.autograd.grad(out.square().sum(), wanted)
+        leaves = [leaf, *layer.parameters()]
+        return out, torch.autograd.grad(out.square().sum(), leaves)
 
     expected = run(theirs, lambda leaf: leaf[:5])
     torch.testing.assert_close(run(ours, lambda leaf: first_rows(leaf, 5)), expected)
@@ -212,14 +212,14 @@ def test_first_rows_as_destinations(name: str, device: torch.device, calls: list
 
 def test_maps_that_are_looked_at(device: torch.device, calls: list[str]) -> None:
     args = (features(9, device=device), edges(device=device))
-    seen: list[Tensor] = []
+    outputs: list[Tensor] = []
     for place in ("lin_l", "lin_r"):
         theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
         for layer in (theirs, ours):
-            getattr(layer, place).register_forward_hook(lambda *given: seen.append(given[2]))
+            getattr(layer, place).register_forward_hook(lambda *call: outputs.append(call[2]))
         assert_same(theirs, ours, *args)
-        torch.testing.assert_close(seen[1], seen[0])
-        seen.clear()
+        torch.testing.assert_close(outputs[1], outputs[0])
+        outputs.clear()
     theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
     for layer in (theirs, ours):
         layer.lin_r = torch.nn.Sequential(layer.lin_r, torch.nn.Tanh())
@@ -257,9 +257,9 @@ def test_wrong_widths_are_pygs_to_report() -> None:
         message = "shapes cannot be multiplied|Expected size for first two dimensions"
         with pytest.raises(RuntimeError, match=message) as expected:
             theirs(*args)
-        with pytest.raises(RuntimeError, match=message) as found:
+        with pytest.raises(RuntimeError, match=message) as error:
             ours(*args)
-        assert str(found.value) == str(expected.value)
+        assert str(error.value) == str(expected.value)
 
 
 @pytest.mark.parametrize("name", PROJECTED)
@@ -267,12 +267,12 @@ def test_weights_of_features_without_gradients(name: str, device: torch.device) 
     """Their second derivatives are PyG's."""
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
     args = (features(9, device=device), edges(device=device), *inputs_of(name, device))
-    found = []
+    results = []
     for layer in (theirs, ours):
         weights = list(layer.parameters())[:1]
         first = torch.autograd.grad(layer(*args).square().sum(), weights, create_graph=True)
-        found.append(torch.autograd.grad(first[0].square().sum(), weights))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+        results.append(torch.autograd.grad(first[0].square().sum(), weights))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"num_bases": 2}, {"bias": False}, {"root_weight": False}])
@@ -296,8 +296,8 @@ def test_own_term_of_edge_features(device: torch.device) -> None:
         assert_same(theirs, ours, x, edges(device=device), *inputs)
         assert_same(theirs, ours, (x, narrow), edges(9, 5, device=device), *inputs)
         args = ((x, None), edges(9, 5, device=device), *inputs)
-        expected, found = (gradients(layer, *args, size=(9, 5)) for layer in (theirs, ours))
-        torch.testing.assert_close(found, expected)
+        expected, actual = (gradients(layer, *args, size=(9, 5)) for layer in (theirs, ours))
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("out", [WIDTH - 1, WIDTH + 1])
@@ -317,8 +317,8 @@ def test_gcn_multiplies_where_that_is_narrower(
     args = (features(9, device=device), edges(device=device))
     assert_same(theirs, ours, *args)
     assert widths == [min(WIDTH, out)]
-    seen: list[Any] = []
-    ours.lin.register_forward_hook(lambda _, inputs, result: seen.append(result.shape[1]))
+    columns: list[Any] = []
+    ours.lin.register_forward_hook(lambda _, inputs, result: columns.append(result.shape[1]))
     assert_same(theirs, ours, *args)
-    assert seen == [out]
+    assert columns == [out]
     assert widths == [min(WIDTH, out), out]

@@ -19,26 +19,26 @@ from .layer_cases import NAMES, arguments, assert_same, edge_inputs, edges, pair
 
 def replica(module: Any) -> Any:
     """As DataParallel makes them: tensors in place of parameters."""
-    found = module._replicate_for_data_parallel()
+    copied = module._replicate_for_data_parallel()
     for name, child in module._modules.items():
-        found._modules[name] = None if child is None else replica(child)
+        copied._modules[name] = None if child is None else replica(child)
     for name, parameter in module._parameters.items():
         if parameter is None:
-            found._parameters[name] = None
+            copied._parameters[name] = None
         else:
-            setattr(found, name, parameter.view_as(parameter))
-    return found
+            setattr(copied, name, parameter.view_as(parameter))
+    return copied
 
 
 @named_cases("name", NAMES)
 def test_replicas(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
-    found, expected = replica(ours)(*inputs), theirs(*inputs)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    actual, expected = replica(ours)(*inputs), theirs(*inputs)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     parameters = list(ours.parameters()), list(theirs.parameters())
     torch.testing.assert_close(
-        torch.autograd.grad(found.square().sum(), parameters[0]),
+        torch.autograd.grad(actual.square().sum(), parameters[0]),
         torch.autograd.grad(expected.square().sum(), parameters[1]),
         rtol=1e-4,
         atol=1e-4,
@@ -78,9 +78,9 @@ def test_gradients_over_sparse_matrices(name: str, layout: str) -> None:
     dense[edges()[1], edges()[0]] = 1
     matrix = dense.to_sparse_coo() if layout == "coo" else dense.to_sparse_csr()
     x = x_and_edges()[0].requires_grad_()
-    found, expected = ours(x, matrix), theirs(x, matrix)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    gradients = [torch.autograd.grad(out.square().sum(), x) for out in (found, expected)]
+    actual, expected = ours(x, matrix), theirs(x, matrix)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(out.square().sum(), x) for out in (actual, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
@@ -110,14 +110,14 @@ def test_hooks_of_the_aggregation(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
 
-    def seen(layer: Any) -> list[str]:
+    def hooked_modules(layer: Any) -> list[str]:
         calls: list[str] = []
         for part, module in layer.named_modules():
             module.register_full_backward_hook(lambda *_, part=part: calls.append(part))
         layer(inputs[0].clone().requires_grad_(), *inputs[1:]).sum().backward()
         return sorted(calls)
 
-    assert seen(ours) == seen(theirs)
+    assert hooked_modules(ours) == hooked_modules(theirs)
 
 
 @named_cases("name", NAMES)
@@ -125,13 +125,13 @@ def test_hooks_of_all_modules(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
     hook = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, given, out: out * 1.5 if isinstance(out, Tensor) else None
+        lambda module, args, out: out * 1.5 if isinstance(out, Tensor) else None
     )
     try:
-        found, expected = ours(*inputs), theirs(*inputs)
+        actual, expected = ours(*inputs), theirs(*inputs)
     finally:
         hook.remove()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @named_cases("name", NAMES)
@@ -171,5 +171,5 @@ def test_degrees_that_half_precision_cannot_count(dtype: torch.dtype) -> None:
     layer = pair("GCNConv", *arguments("GCNConv"))[1]
     x = torch.rand(9, 6) + 1
     expected = layer(x, edge_index)
-    found = layer.to(dtype)(x.to(dtype), edge_index)
-    torch.testing.assert_close(found.float(), expected, rtol=3e-2, atol=3e-2)
+    actual = layer.to(dtype)(x.to(dtype), edge_index)
+    torch.testing.assert_close(actual.float(), expected, rtol=3e-2, atol=3e-2)

@@ -176,8 +176,8 @@ def test_edge_features_of_attention(name: str, device: torch.device) -> None:
 def test_attention_weights_are_returned(name: str) -> None:
     theirs, ours = pair(name, *arguments(name), heads=2)
     expected = theirs(features(9), edges(), return_attention_weights=True)
-    found = ours(features(9), edges(), return_attention_weights=True)
-    torch.testing.assert_close(found, expected)
+    actual = ours(features(9), edges(), return_attention_weights=True)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_edge_features_are_widened() -> None:

@@ -127,10 +127,10 @@ def test_models_on_batches(kind: Any, norm: str | None, device: torch.device) ->
     theirs = kind(6, 8, num_layers=3, out_channels=4, norm=norm).to(device)
     ours = accelerate(copy.deepcopy(theirs))
     for _ in range(2):
-        found, expected = trimmed(ours, batch), trimmed(theirs, batch)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        actual, expected = trimmed(ours, batch), trimmed(theirs, batch)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
         pairs = zip(
-            torch.autograd.grad(found.square().sum(), list(ours.parameters())),
+            torch.autograd.grad(actual.square().sum(), list(ours.parameters())),
             torch.autograd.grad(expected.square().sum(), list(theirs.parameters())),
             strict=True,
         )
@@ -164,8 +164,8 @@ def test_rows_that_no_edge_reaches_are_left_out(device: torch.device) -> None:
     targets = sum(batch.num_sampled_nodes[:-1])
     blocks = csc_cache.csc_of(batch.edge_index, count, count)
     assert blocks.trim_isolated_tail().num_destinations == targets < count
-    made = csc_cache.csc_of(batch.edge_index.clone(), count, count)
-    assert made.trim_isolated_tail().num_destinations == int(batch.edge_index[1].max()) + 1
+    sorted_edges = csc_cache.csc_of(batch.edge_index.clone(), count, count)
+    assert sorted_edges.trim_isolated_tail().num_destinations == int(batch.edge_index[1].max()) + 1
     first = batch.edge_index[:, : batch.num_sampled_edges[0]]
     part = csc_cache.csc_of(first, count, count)
     assert part.trim_isolated_tail().num_destinations == batch.batch_size

@@ -31,23 +31,23 @@ def test_equals_the_whole_graph(
     loader = NeighborLoader(shared, [-1], batch_size=32)
     # PyG keeps the rows of layers on the CPU unless it is asked not to.
     for options in ({}, {"embedding_device": device}):
-        found = model.inference(loader, device, **options)
-        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+        actual = model.inference(loader, device, **options)
+        torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-4)
     assert loader.transform is None
 
 
 def test_a_transform_of_the_loader_is_kept(device: torch.device) -> None:
     data = Data(x=torch.ones(NODES, 4), edge_index=torch.randint(0, NODES, (2, EDGES)))
     shared = peergraph_pyg.share(data, device=device)
-    seen: list[int] = []
+    sizes: list[int] = []
 
     def count(batch: Data) -> Data:
-        seen.append(batch.batch_size)
+        sizes.append(batch.batch_size)
         return batch
 
     loader = NeighborLoader(shared, [-1], batch_size=50, transform=count)
     GraphSAGE(4, 4, 1, 2).eval().to(device).inference(loader, device)
-    assert seen == [50, 40]
+    assert sizes == [50, 40]
     assert loader.transform is count
 
 

@@ -36,12 +36,12 @@ def batches(
     data = random_data()
     data.x = torch.randn(60, width, generator=torch.Generator().manual_seed(1))
     shared = peergraph_pyg.share(data, device=device, plan=plan, **options)
-    found = []
+    results = []
     for each in (shared, peergraph_pyg.lazy(shared)):
         torch.manual_seed(0)
         seeds = torch.tensor([3, 1, 59, 3, 7])
-        found.append(next(iter(NeighborLoader(each, [3, 2], input_nodes=seeds, batch_size=5))))
-    return found[0], found[1]
+        results.append(next(iter(NeighborLoader(each, [3, 2], input_nodes=seeds, batch_size=5))))
+    return results[0], results[1]
 
 
 def test_rows_on_the_cpu_are_of_no_stream() -> None:
@@ -72,11 +72,11 @@ def test_layers(name: str, plan: str, device: torch.device) -> None:
     inputs = edge_inputs(name, plain.edge_index.shape[1], device)
     expected = gradients(theirs, plain.x.clone(), plain.edge_index, *inputs)
     assert isinstance(lazy.x, LazyRows)
-    found = ours(lazy.x, lazy.edge_index, *inputs)
-    torch.testing.assert_close(found, expected[0], rtol=1e-5, atol=1e-5)
+    actual = ours(lazy.x, lazy.edge_index, *inputs)
+    torch.testing.assert_close(actual, expected[0], rtol=1e-5, atol=1e-5)
     parameters = [parameter for parameter in ours.parameters() if parameter.requires_grad]
-    scale = torch.linspace(0.5, 1.5, found.shape[-1], device=device)
-    of_ours = torch.autograd.grad((found * scale).sum(), parameters)
+    scale = torch.linspace(0.5, 1.5, actual.shape[-1], device=device)
+    of_ours = torch.autograd.grad((actual * scale).sum(), parameters)
     for one, other in zip(of_ours, expected[1][-len(parameters) :], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
@@ -100,9 +100,9 @@ def test_narrow_rows_are_not_gathered(
     expected = layer(plain.x, plain.edge_index)
     with monkeypatch.context() as patch:
         patch.setattr(TableRows, "gather", lambda rows: pytest.fail("rows were gathered"))
-        found = layer(lazy.x, lazy.edge_index)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert found.dtype == torch.float32
+        actual = layer(lazy.x, lazy.edge_index)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    assert actual.dtype == torch.float32
     assert not lazy.x.is_gathered
 
 
@@ -114,10 +114,10 @@ def test_features_are_read_in_place_under_autocast(aggr: str, device: torch.devi
     ours = accelerate(copy.deepcopy(theirs))
     with torch.autocast(device.type, torch.bfloat16):
         args = (lazy.x, lazy.x[:7]), lazy.edge_index[:, :5]
-        found = ours(*args)
+        actual = ours(*args)
         expected = theirs((plain.x, plain.x[:7]), plain.edge_index[:, :5])
         assert "read from the table" in explain(ours, *args)
-    torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+    torch.testing.assert_close(actual, expected, rtol=3e-2, atol=3e-2)
     assert not lazy.x.is_gathered
 
 
@@ -168,11 +168,11 @@ def test_any_other_use_gathers(device: torch.device) -> None:
         lambda x: x.to("cpu"),
         lambda x: torch.tensor(x.tolist()),
     ):
-        found, expected = use(lazy.x), use(plain.x)
-        if isinstance(found, Tensor):
-            assert torch.equal(found + 0, expected)
+        actual, expected = use(lazy.x), use(plain.x)
+        if isinstance(actual, Tensor):
+            assert torch.equal(actual + 0, expected)
         else:
-            assert found == expected
+            assert actual == expected
     assert lazy.x.is_gathered
     assert torch.equal(lazy.x[:3].clone(), plain.x[:3])
     for copied in (copy.deepcopy(lazy.x), pickle.loads(pickle.dumps(lazy.x))):
@@ -237,9 +237,9 @@ def test_rows_as_they_are_stored(storage: str | None, device: torch.device) -> N
     for name in ("SAGEConv", "GATConv"):
         theirs = getattr(torch_geometric.nn, name)(24, 4).to(device)
         ours = accelerate(copy.deepcopy(theirs))
-        found = ours(stored.x, stored.edge_index)
+        actual = ours(stored.x, stored.edge_index)
         expected = theirs(plain.x, plain.edge_index)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(stored.x[:4] + 0, plain.x[:4])
     assert torch.equal(stored.x + 0, plain.x)
     pair_of_stores = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
@@ -317,13 +317,13 @@ def test_gradients_of_features(name: str, device: torch.device) -> None:
     plain, lazy = batches(device)
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
     inputs = edge_inputs(name, plain.edge_index.shape[1], device)
-    found = []
+    results = []
     for layer, batch in ((theirs, plain), (ours, lazy)):
         x = batch.x.detach().requires_grad_()
         out = layer(x, batch.edge_index, *inputs)
         (gradient,) = torch.autograd.grad(out.square().sum(), x)
-        found.append((out, gradient + 0))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+        results.append((out, gradient + 0))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
 def test_writes_by_way_of_the_first_rows(device: torch.device) -> None:
@@ -356,9 +356,9 @@ def test_training_after_inference(device: torch.device) -> None:
     theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
     with torch.inference_mode():
         assert torch.equal(lazy.x + 0, plain.x)
-    found, expected = ours(lazy.x, lazy.edge_index), theirs(plain.x, plain.edge_index)
+    actual, expected = ours(lazy.x, lazy.edge_index), theirs(plain.x, plain.edge_index)
     torch.testing.assert_close(
-        torch.autograd.grad(found.square().sum(), list(ours.parameters())),
+        torch.autograd.grad(actual.square().sum(), list(ours.parameters())),
         torch.autograd.grad(expected.square().sum(), list(theirs.parameters())),
         rtol=1e-4,
         atol=1e-4,

@@ -36,10 +36,10 @@ class Module(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.model = GraphSAGE(8, 8, 1, 1)
-        self.seen: list[Tensor] = []
+        self.seeds: list[Tensor] = []
 
     def training_step(self, batch: Data, index: int) -> Tensor:
-        self.seen.append(batch.n_id[: batch.batch_size])
+        self.seeds.append(batch.n_id[: batch.batch_size])
         return self.model(batch.x, batch.edge_index)[: batch.batch_size].square().mean()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -68,4 +68,4 @@ def test_data_module_of_pyg(tmp_path: Path) -> None:
             shared, input_train_nodes=nodes, loader="neighbor", num_neighbors=[3], batch_size=7
         ),
     )
-    assert torch.equal(torch.cat(module.seen).sort().values, nodes)
+    assert torch.equal(torch.cat(module.seeds).sort().values, nodes)

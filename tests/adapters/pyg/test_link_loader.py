@@ -31,14 +31,14 @@ def test_all_edges(num_workers: int, device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)
     loader = LinkNeighborLoader(shared, [3, 2], batch_size=64, num_workers=num_workers)
-    seen = []
+    link_ids = []
     for batch in loader:
         check_batch(batch, data)
         check_fanouts(batch, data, [3, 2])
         assert torch.equal(pairs(batch, batch.edge_label_index), data.edge_index[:, batch.input_id])
         assert "edge_label" not in batch
-        seen.append(batch.input_id)
-    assert torch.equal(torch.cat(seen), torch.arange(data.num_edges))
+        link_ids.append(batch.input_id)
+    assert torch.equal(torch.cat(link_ids), torch.arange(data.num_edges))
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -159,13 +159,13 @@ def test_negatives(
     links = data[WRITES].edge_index if typed else data.edge_index
     ends = (25, 40) if typed else (60, 60)
     random = torch.Generator().manual_seed(4)
-    given = {
+    arguments = {
         name: torch.rand(count, generator=random) * (torch.arange(count) % 3 > 0)
         for name, count in zip(("src_weight", "dst_weight"), ends, strict=True)
         if name in weights
     }
-    plain = NegativeSampling(mode, amount, **given)
-    on_device = NegativeSampling(mode, amount, **{k: v.to(device) for k, v in given.items()})
+    plain = NegativeSampling(mode, amount, **arguments)
+    on_device = NegativeSampling(mode, amount, **{k: v.to(device) for k, v in arguments.items()})
     shared = peergraph_pyg.share(data, device=device)
     seeds = (WRITES, links.to(device)) if typed else links.to(device)
     loader = LinkNeighborLoader(
@@ -178,12 +178,12 @@ def test_negatives(
     n_ids = [batch[t].n_id.cpu() for t in WRITES[::2]] if typed else [batch.n_id.cpu()] * 2
     if mode == "binary":
         index = (batch[WRITES] if typed else batch).edge_label_index.cpu()[:, 8:]
-        found = torch.stack([n_id[ids] for n_id, ids in zip(n_ids, index, strict=True)])
-        assert torch.equal(found, expected)
+        nodes = torch.stack([n_id[ids] for n_id, ids in zip(n_ids, index, strict=True)])
+        assert torch.equal(nodes, expected)
     else:
         index = (batch["paper"] if typed else batch).dst_neg_index.cpu()
         assert torch.equal(n_ids[1][index].view(-1), expected.view(-1))
-    for name, weight in given.items():
+    for name, weight in arguments.items():
         drawn = expected[0 if name == "src_weight" and mode == "binary" else -1]
         if name == "dst_weight" or mode == "binary":
             assert (weight[drawn] > 0).all()
@@ -239,11 +239,11 @@ def test_more_weights_than_torch_draws_from() -> None:
     count = (1 << 24) + 5
     weights = torch.zeros(count)
     weights[[3, count - 1]] = torch.tensor([1.0, 3.0])
-    given = NegativeSampling("binary", dst_weight=weights)
+    negatives = NegativeSampling("binary", dst_weight=weights)
     sums = RunningSums()
 
     def draw(number: int) -> Tensor:
-        return CpuNegativeSampling(given, (count, count), sums).sample(number, "dst", count)
+        return CpuNegativeSampling(negatives, (count, count), sums).sample(number, "dst", count)
 
     drawn = draw(4000)
     assert drawn.unique().tolist() == [3, count - 1]

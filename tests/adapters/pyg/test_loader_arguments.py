@@ -43,8 +43,8 @@ def argument(*names: str, kinds: list[type] | None = None) -> pytest.MarkDecorat
         kinds: the loaders to run with, for arguments that only the sampler has.
     """
     TESTED.update(names)
-    found = kinds or [kind for kind in LOADERS if set(names) & set(arguments(kind))]
-    return pytest.mark.parametrize("case", found, indirect=True, ids=lambda kind: kind.__name__)
+    cases = kinds or [kind for kind in LOADERS if set(names) & set(arguments(kind))]
+    return pytest.mark.parametrize("case", cases, indirect=True, ids=lambda kind: kind.__name__)
 
 
 def timed() -> Data:
@@ -74,10 +74,10 @@ class Case:
 
     def batches(self, **options: Any) -> list[Any]:
         """What a loader gives, each checked against the whole graph."""
-        found = list(self.loader(**options))
-        for batch in found:
+        result = list(self.loader(**options))
+        for batch in result:
             check_batch(batch, self.data)
-        return found
+        return result
 
     def seeds(self, batch: Any) -> torch.Tensor:
         """The ids in the whole graph of what a batch was made for."""
@@ -141,17 +141,17 @@ def test_samplers(case: Case) -> None:
 
     mine = Mine(case.shared, [1])
     name = "neighbor_sampler" if "Neighbor" in case.kind.__name__ else "sampler_of_nodes"
-    found = case.batches(**{name: mine})
-    assert len(calls) == len(found)
-    assert all(len(batch.num_sampled_edges) == 1 for batch in found)
+    batches = case.batches(**{name: mine})
+    assert len(calls) == len(batches)
+    assert all(len(batch.num_sampled_edges) == 1 for batch in batches)
 
 
 @argument("num_neighbors")
 def test_num_neighbors(case: Case) -> None:
-    for given in ([2], NumNeighbors([2])):
-        for batch in case.batches(num_neighbors=given):
-            taken = torch.bincount(batch.edge_index[1].cpu())
-            assert int(taken.max()) <= 2
+    for fanouts in ([2], NumNeighbors([2])):
+        for batch in case.batches(num_neighbors=fanouts):
+            degrees = torch.bincount(batch.edge_index[1].cpu())
+            assert int(degrees.max()) <= 2
             assert len(batch.num_sampled_edges) == 1
     for batch in case.batches(num_neighbors=[-1, -1]):
         nodes = batch.n_id.cpu()[: batch.num_sampled_nodes[0]]
@@ -168,7 +168,7 @@ def test_input_nodes(case: Case) -> None:
     ids = mask.nonzero().view(-1)
     pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
     for data in (case.shared, pair):
-        for given, nodes, input_id in (
+        for input_nodes, nodes, input_id in (
             (None, torch.arange(60), torch.arange(60)),
             (mask, ids, ids),
             (case.shared.train_mask, ids, ids),
@@ -176,24 +176,24 @@ def test_input_nodes(case: Case) -> None:
             (ids.int().to(case.device), ids, torch.arange(len(ids))),
             (ids.tolist(), ids, torch.arange(len(ids))),
         ):
-            found = list(case.loader(data, input_nodes=given))
-            assert torch.equal(torch.cat([case.seeds(b) for b in found]), nodes)
-            assert torch.equal(torch.cat([b.input_id for b in found]), input_id)
+            batches = list(case.loader(data, input_nodes=input_nodes))
+            assert torch.equal(torch.cat([case.seeds(b) for b in batches]), nodes)
+            assert torch.equal(torch.cat([b.input_id for b in batches]), input_id)
     data = random_hetero()
     shared = peergraph_pyg.share(data, device=case.device)
     papers = data["paper"].train_mask.nonzero().view(-1)
     for source in (shared, peergraph_pyg.stores(peergraph_pyg.store_of(shared))):
-        for given, nodes in (
+        for input_nodes, nodes in (
             ("paper", torch.arange(40)),
             (("paper", None), torch.arange(40)),
             (("paper", data["paper"].train_mask), papers),
             (("paper", papers), papers),
             (("paper", papers.tolist()), papers),
         ):
-            found = list(case.loader(source, input_nodes=given))
-            seeds = [b["paper"].n_id.cpu()[: b["paper"].batch_size] for b in found]
+            batches = list(case.loader(source, input_nodes=input_nodes))
+            seeds = [b["paper"].n_id.cpu()[: b["paper"].batch_size] for b in batches]
             assert torch.equal(torch.cat(seeds), nodes)
-            assert all("seed_time" not in b["paper"] for b in found)
+            assert all("seed_time" not in b["paper"] for b in batches)
 
 
 @argument("edge_label_index")
@@ -201,21 +201,23 @@ def test_edge_label_index(case: Case) -> None:
     some = torch.tensor([[5, 5, 9], [1, 2, 50]])
     pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
     for data in (case.shared, pair):
-        for given, links in (
+        for edge_label_index, links in (
             (None, case.data.edge_index),
             (some, some),
             (some.to(case.device), some),
             (case.shared.edge_index, case.data.edge_index),
         ):
-            found = list(case.loader(data, edge_label_index=given))
-            assert torch.equal(torch.cat([case.seeds(b) for b in found], dim=1), links)
-            assert torch.equal(torch.cat([b.input_id for b in found]), torch.arange(links.size(1)))
+            batches = list(case.loader(data, edge_label_index=edge_label_index))
+            assert torch.equal(torch.cat([case.seeds(b) for b in batches], dim=1), links)
+            assert torch.equal(
+                torch.cat([b.input_id for b in batches]), torch.arange(links.size(1))
+            )
     data = random_hetero()
     shared = peergraph_pyg.share(data, device=case.device)
     links = data[WRITES].edge_index
     for source in (shared, peergraph_pyg.stores(peergraph_pyg.store_of(shared))):
-        for given in (WRITES, (WRITES, None), (WRITES, links)):
-            for batch in case.loader(source, edge_label_index=given):
+        for edge_label_index in (WRITES, (WRITES, None), (WRITES, links)):
+            for batch in case.loader(source, edge_label_index=edge_label_index):
                 row, col = batch[WRITES].edge_label_index.cpu()
                 ends = torch.stack(
                     [batch["author"].n_id.cpu()[row], batch["paper"].n_id.cpu()[col]]
@@ -239,8 +241,8 @@ def test_times_of_seeds(case: Case) -> None:
         without = dict(options)
         options["sampler_of_nodes"] = NeighborSampler(case.shared, [3, 2], time_attr="stamp")
     for batch in case.batches(**options):
-        given = batch.edge_label_time if links else batch.seed_time
-        assert torch.equal(given.cpu(), times[batch.input_id])
+        seed_times = batch.edge_label_time if links else batch.seed_time
+        assert torch.equal(seed_times.cpu(), times[batch.input_id])
         neighbours = case.data.stamp[batch.n_id.cpu()[batch.edge_index[0].cpu()]]
         assert (
             neighbours <= times[batch.input_id][batch.batch.cpu()[batch.edge_index[0].cpu()]]
@@ -280,24 +282,24 @@ def test_transform(case: Case) -> None:
 
 @argument("transform_sampler_output")
 def test_transform_sampler_output(case: Case) -> None:
-    seen = []
+    node_ids = []
 
     def look(out: Any) -> Any:
-        seen.append(out.node)
+        node_ids.append(out.node)
         return out
 
-    found = case.batches(transform_sampler_output=look)
-    assert len(seen) == len(found)
-    assert all(torch.equal(a, b.n_id) for a, b in zip(seen, found, strict=True))
+    batches = case.batches(transform_sampler_output=look)
+    assert len(node_ids) == len(batches)
+    assert all(torch.equal(a, b.n_id) for a, b in zip(node_ids, batches, strict=True))
 
 
 @argument("filter_per_worker")
 def test_filter_per_worker(case: Case) -> None:
     assert case.loader().filter_per_worker is (case.device.type == "cpu")
-    for given in (False, True):
-        assert case.loader(filter_per_worker=given).filter_per_worker is given
+    for is_set in (False, True):
+        assert case.loader(filter_per_worker=is_set).filter_per_worker is is_set
         torch.manual_seed(0)
-        for batch in case.batches(filter_per_worker=given, num_workers=2):
+        for batch in case.batches(filter_per_worker=is_set, num_workers=2):
             assert batch.x.device.type == case.device.type
 
 
@@ -315,18 +317,18 @@ def test_custom_cls(case: Case) -> None:
 def test_input_id(case: Case) -> None:
     count = 400 if case.links else 60
     ids = torch.arange(count) + 1000
-    found = case.loader(input_id=ids)
-    assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    loader = case.loader(input_id=ids)
+    assert torch.equal(torch.cat([batch.input_id for batch in loader]), ids)
     if case.links:
         return
     # PyG looks at the ids of nodes only where there are nodes.
-    found = case.loader(input_id=ids, input_nodes=torch.arange(60))
-    assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    loader = case.loader(input_id=ids, input_nodes=torch.arange(60))
+    assert torch.equal(torch.cat([batch.input_id for batch in loader]), ids)
     typed = peergraph_pyg.share(random_hetero(), device=case.device)
     for source in (typed, peergraph_pyg.stores(peergraph_pyg.store_of(typed))):
         for papers in ("paper", ("paper", None)):
-            found = case.loader(source, input_id=ids[:40], input_nodes=papers)
-            assert torch.equal(torch.cat([b["paper"].input_id for b in found]), ids[:40])
+            loader = case.loader(source, input_id=ids[:40], input_nodes=papers)
+            assert torch.equal(torch.cat([b["paper"].input_id for b in loader]), ids[:40])
 
 
 @argument("edge_label")
@@ -344,13 +346,13 @@ def test_edge_label(case: Case) -> None:
 
 @argument("neg_sampling")
 def test_neg_sampling(case: Case) -> None:
-    for given in ("binary", NegativeSampling("binary", 2.5), "triplet"):
-        for batch in case.batches(neg_sampling=given):
+    for neg_sampling in ("binary", NegativeSampling("binary", 2.5), "triplet"):
+        for batch in case.batches(neg_sampling=neg_sampling):
             size = len(batch.input_id)
-            if given == "triplet":
+            if neg_sampling == "triplet":
                 assert batch.dst_neg_index.shape == (size,)
                 continue
-            amount = 1 if given == "binary" else 2.5
+            amount = 1 if neg_sampling == "binary" else 2.5
             assert batch.edge_label_index.shape == (2, size + int(np.ceil(size * amount)))
 
 
@@ -430,9 +432,9 @@ def test_weight_attr(case: Case) -> None:
 def test_is_sorted(case: Case) -> None:
     """The store is sorted: it makes no difference."""
     batches = []
-    for given in (False, True):
+    for is_sorted in (False, True):
         torch.manual_seed(4)
-        batches.append(case.batches(is_sorted=given))
+        batches.append(case.batches(is_sorted=is_sorted))
     for one, other in zip(*batches, strict=True):
         assert torch.equal(one.e_id, other.e_id)
 

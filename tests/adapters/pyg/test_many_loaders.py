@@ -11,7 +11,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import check_batch, random_data
-from tests.held_resources import check_no_more_held, held, resident_bytes
+from tests.held_resources import check_no_more_held, resident_bytes, resource_counts
 
 
 def loaders(device: torch.device, count: int) -> tuple[Any, list[Any]]:
@@ -65,7 +65,7 @@ def test_loaders_left_halfway(device: torch.device) -> None:
                 break
 
     leave_all()
-    before = held()
+    before = resource_counts()
     for _ in range(20):
         leave_all()
     check_no_more_held(before)
@@ -76,7 +76,7 @@ def test_loaders_left_halfway(device: torch.device) -> None:
 def test_workers_left_halfway() -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device="cpu")
-    before = held()
+    before = resource_counts()
     for _ in range(2):
         loader = NeighborLoader(shared, [3, 2], batch_size=7, num_workers=2)
         check_batch(next(iter(loader)), data)
@@ -96,7 +96,7 @@ def test_thousands_of_batches_leak_nothing(device: torch.device, depth: int) -> 
                 pass
 
     run(5)
-    before, memory = held(), resident_bytes()
+    before, memory = resource_counts(), resident_bytes()
     allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     run(1 + 1000 // len(loader))
     check_no_more_held(before)

@@ -34,12 +34,12 @@ def _pair(storage: str, device: torch.device, **options: Any) -> tuple[Any, Any]
 
 
 def _check(pair: tuple[Any, Any], loader: Callable[[Any], Any]) -> None:
-    found = []
+    results = []
     for graph in pair:
         torch.manual_seed(0)
-        found.append(list(loader(graph)))
-    assert len(found[0]) > 0
-    for mine, other in zip(*found, strict=True):
+        results.append(list(loader(graph)))
+    assert len(results[0]) > 0
+    for mine, other in zip(*results, strict=True):
         for left, right in zip(mine.stores, other.stores, strict=True):
             assert set(left.keys()) == set(right.keys())
             for name, value in left.items():
@@ -153,8 +153,8 @@ def test_full_graphs(device: torch.device) -> None:
 
 def test_data_of_half_precision_is_stored_as_it_is() -> None:
     data = random_data()
-    for given in (None, {"half": "float16"}):
-        shared = peergraph_pyg.share(data, device="cpu", storage=given)
+    for storage in (None, {"half": "float16"}):
+        shared = peergraph_pyg.share(data, device="cpu", storage=storage)
         table = peergraph_pyg.store_of(shared).node_table("half")
         assert not isinstance(table, NarrowTable)
         assert table.row_bytes == 6

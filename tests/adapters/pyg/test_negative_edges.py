@@ -61,15 +61,15 @@ def test_negatives_are_distinct_and_no_edges(
 ) -> None:
     data = graph()
     shared = peergraph_pyg.share(data, device=device)
-    found = negative_sampling(shared.edge_index, None, count, method)
+    pairs = negative_sampling(shared.edge_index, None, count, method)
     if count != 0:  # PyG's result is of float32, or an error
-        assert found.shape == negative_sampling(data.edge_index, None, count, method).shape
-    assert found.dtype == torch.int64
-    assert found.device == shared.edge_index.device
-    drawn = numbers(found, 60)
+        assert pairs.shape == negative_sampling(data.edge_index, None, count, method).shape
+    assert pairs.dtype == torch.int64
+    assert pairs.device == shared.edge_index.device
+    drawn = numbers(pairs, 60)
     assert len(drawn.unique()) == len(drawn)
     assert not torch.isin(drawn, numbers(data.edge_index, 60)).any()
-    assert not (found[0] == found[1]).any()
+    assert not (pairs[0] == pairs[1]).any()
 
 
 @pytest.mark.usefixtures("without_copies")
@@ -77,12 +77,12 @@ def test_undirected(device: torch.device) -> None:
     data = graph()
     data.edge_index = to_undirected(data.edge_index)
     shared = peergraph_pyg.share(data, device=device)
-    found = negative_sampling(shared.edge_index, 60, 201, force_undirected=True)
+    pairs = negative_sampling(shared.edge_index, 60, 201, force_undirected=True)
     plain = negative_sampling(data.edge_index, 60, 201, force_undirected=True)
-    assert found.shape == plain.shape == (2, 200)
-    assert is_undirected(found)
-    assert len(numbers(found, 60).unique()) == 200
-    assert not torch.isin(numbers(found, 60), numbers(data.edge_index, 60)).any()
+    assert pairs.shape == plain.shape == (2, 200)
+    assert is_undirected(pairs)
+    assert len(numbers(pairs, 60).unique()) == 200
+    assert not torch.isin(numbers(pairs, 60), numbers(data.edge_index, 60)).any()
 
 
 @pytest.mark.usefixtures("without_copies")
@@ -92,11 +92,11 @@ def test_bipartite_and_fewer_nodes(device: torch.device) -> None:
     data[WRITES].edge_index = torch.stack([torch.randint(30, (200,)), torch.randint(40, (200,))])
     shared = peergraph_pyg.share(data, device=device)
     for size in ((30, 50), (30, 45)):
-        found = negative_sampling(shared[WRITES].edge_index, size, 300)
-        assert found.shape == (2, 300)
-        assert int(found[1].max()) < size[1]
-        assert (found[0] == found[1]).any()  # of two types, equal ids are no loop
-        drawn = numbers(found, 50)
+        pairs = negative_sampling(shared[WRITES].edge_index, size, 300)
+        assert pairs.shape == (2, 300)
+        assert int(pairs[1].max()) < size[1]
+        assert (pairs[0] == pairs[1]).any()  # of two types, equal ids are no loop
+        drawn = numbers(pairs, 50)
         assert len(drawn.unique()) == 300
         assert not torch.isin(drawn, numbers(data[WRITES].edge_index, 50)).any()
     largest = int(data[WRITES].edge_index.max()) + 1
@@ -109,8 +109,8 @@ def test_every_pair_without_an_edge_is_equally_probable() -> None:
     shared = peergraph_pyg.share(data)
     counts = torch.zeros(144, dtype=torch.int64)
     for _ in range(1500):
-        found = negative_sampling(shared.edge_index, 12, 10)
-        counts[numbers(found, 12)] += 1
+        pairs = negative_sampling(shared.edge_index, 12, 10)
+        counts[numbers(pairs, 12)] += 1
     is_edge = torch.zeros(144, dtype=torch.bool)
     is_edge[numbers(data.edge_index, 12)] = True
     is_edge[torch.arange(12) * 13] = True

@@ -35,7 +35,7 @@ def test_batches(fanouts: list[int], num_workers: int, device: torch.device) -> 
         shared, fanouts, input_nodes=shared.train_mask, batch_size=7, num_workers=num_workers
     )
     seeds = data.train_mask.nonzero().view(-1)
-    found = []
+    results = []
     for batch in loader:
         check_batch(batch, data)
         check_fanouts(batch, data, fanouts)
@@ -44,8 +44,8 @@ def test_batches(fanouts: list[int], num_workers: int, device: torch.device) -> 
         assert batch.name == "random"
         assert torch.equal(batch.graph_label, data.graph_label)
         assert batch.batch is None
-        found.append(batch.input_id)
-    assert torch.equal(torch.cat(found), seeds)
+        results.append(batch.input_id)
+    assert torch.equal(torch.cat(results), seeds)
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
@@ -293,8 +293,8 @@ def test_changing_how_neighbours_are_chosen(device: torch.device) -> None:
     row, col = batch.edge_index.cpu()
     for node in range(60):
         stamps = data.stamp[data.edge_index[0][data.edge_index[1] == node]]
-        found = batch.stamp.cpu()[row[col == node]].sort().values
-        assert torch.equal(found, stamps[stamps <= 5].sort().values[-2:])
+        sampled_stamps = batch.stamp.cpu()[row[col == node]].sort().values
+        assert torch.equal(sampled_stamps, stamps[stamps <= 5].sort().values[-2:])
     for name in ("time_attr", "weight_attr"):
         with pytest.raises(NotImplementedError, match=f"{name} of a sampler cannot be changed"):
             setattr(sampler, name, "stamp")
@@ -311,8 +311,8 @@ def test_parameters_of_pygs_sampler_can_be_read() -> None:
             super().__init__(graph, [2])
 
     assert list(inspect.signature(Mine).parameters) == ["graph"]
-    given = {"num_neighbors": [3], "batch_size": 4, "replace": True}
-    of_sampler, of_loader = split_kwargs(given, NeighborSampler)
+    arguments = {"num_neighbors": [3], "batch_size": 4, "replace": True}
+    of_sampler, of_loader = split_kwargs(arguments, NeighborSampler)
     assert of_sampler == {"num_neighbors": [3], "replace": True}
     assert of_loader == {"batch_size": 4}
 

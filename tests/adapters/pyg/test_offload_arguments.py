@@ -24,10 +24,10 @@ MODEL = named_model([16, 16, 16, 4])
 
 def partition(x: Any, **options: Any) -> Data:
     edges = torch.randint(NODES, (2, 900), generator=torch.Generator().manual_seed(1))
-    given = {"offload": True, "num_chunks": 4, "memory_budget": 200_000, "order": "random"}
+    settings = {"offload": True, "num_chunks": 4, "memory_budget": 200_000, "order": "random"}
     data = Data(x=x, edge_index=edges, num_nodes=NODES)
     group = Group(0, 1, torch.device("cpu"), 60.0)
-    result = peergraph_pyg.full_graph(data, group=group, **{**given, **options})
+    result = peergraph_pyg.full_graph(data, group=group, **{**settings, **options})
     assert isinstance(result, Data)
     return result
 
@@ -102,20 +102,20 @@ def test_training_with_rows_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_hidden_dtype() -> None:
     """Half the bytes are stored and moved; chunks give the same losses to rounding."""
     x = torch.randn(NODES, 16)
-    found = {}
+    results = {}
     for dtype in (None, torch.bfloat16, torch.float16):
         for chunks in (1, 4):
             data = partition(x, model=MODEL, num_chunks=chunks, hidden_dtype=dtype,
                              memory_budget=1 << 24)  # fmt: skip
             losses = train(data)
             stores = peergraph_pyg.partition_of(data).offloaded.allocator  # type: ignore[union-attr]
-            found[dtype, chunks] = losses, stores.use["host"].peak, stores.moved.from_device
-    exact, *bytes_of_exact = found[None, 4]
+            results[dtype, chunks] = losses, stores.use["host"].peak, stores.moved.from_device
+    exact, *bytes_of_exact = results[None, 4]
     for dtype, tolerance in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
-        losses, *num_bytes = found[dtype, 4]
+        losses, *num_bytes = results[dtype, 4]
         assert losses != exact
         assert losses == pytest.approx(exact, rel=tolerance)
-        assert losses == pytest.approx(found[dtype, 1][0], rel=tolerance)
+        assert losses == pytest.approx(results[dtype, 1][0], rel=tolerance)
         # Gradients of labelled rows keep their dtype.
         assert num_bytes == pytest.approx([0.5 * size for size in bytes_of_exact], rel=0.1)
     with pytest.raises(ValueError, match=r"hidden_dtype must be .*, got torch.int8"):

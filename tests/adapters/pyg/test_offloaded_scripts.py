@@ -141,12 +141,12 @@ def saved(data: Any) -> Any:
 
 
 def hooked(data: Any) -> Any:
-    model, seen = net(), list[Tensor]()
+    model, grads = net(), list[Tensor]()
     hidden = model.hidden(data)
-    hidden.register_hook(lambda grad: seen.append(grad) or grad * 2)  # type: ignore[func-returns-value]
+    hidden.register_hook(lambda grad: grads.append(grad) or grad * 2)  # type: ignore[func-returns-value]
     out = model.second(hidden, data.edge_index)
     out.register_hook(lambda grad: grad * 3)
-    return [*trained(loss_of(out, data), model), *seen]
+    return [*trained(loss_of(out, data), model), *grads]
 
 
 def retained(data: Any) -> Any:
@@ -306,8 +306,8 @@ def differences(num_chunks: int, cases: list[Case]) -> list[str]:
         torch.manual_seed(2)
         expected = case(graph())
         torch.manual_seed(2)
-        found = case(peergraph_pyg.full_graph(graph(), offload=True, num_chunks=num_chunks))
-        for place, (part, right) in enumerate(zip(found, expected, strict=True)):
+        actual = case(peergraph_pyg.full_graph(graph(), offload=True, num_chunks=num_chunks))
+        for place, (part, right) in enumerate(zip(actual, expected, strict=True)):
             part = whole(part)
             if part is right is None:
                 continue
@@ -327,8 +327,8 @@ def test_equals_plain_tensors(case: Case) -> None:
 
 
 def test_equals_plain_tensors_on_three_ranks() -> None:
-    for found in run_ranks(differences, 3, 2, CASES, timeout_s=300):
-        assert not found
+    for results in run_ranks(differences, 3, 2, CASES, timeout_s=300):
+        assert not results
 
 
 def test_a_hook_that_comes_too_late_is_refused() -> None:

@@ -39,8 +39,8 @@ class Gated(nn.Module):
         self.linear, self.conv = nn.Linear(before, after), GatedGraphConv(after, 1)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        found: Tensor = self.conv(self.linear(x), edge_index)
-        return found
+        out: Tensor = self.conv(self.linear(x), edge_index)
+        return out
 
 
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
@@ -62,8 +62,8 @@ class Model(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         for layer in self.layers[:-1]:
             x = F.relu(layer(x, edge_index))
-        found: Tensor = self.layers[-1](x, edge_index)
-        return found
+        out: Tensor = self.layers[-1](x, edge_index)
+        return out
 
 
 def loss_of(model: Any, data: Any) -> Tensor:
@@ -133,9 +133,9 @@ class _MostUsed:
         take = self._stores._take
 
         def taking(*args: object) -> Tensor | None:
-            found = take(*args)  # type: ignore[arg-type]
+            buffer = take(*args)  # type: ignore[arg-type]
             self.bytes = max(self.bytes, self._stores.use["host"].used)
-            return found
+            return buffer
 
         self._stores._take = taking  # type: ignore[method-assign]
         return self
@@ -211,12 +211,12 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bytes_of_an_epoch(kind: str, widths: list[int], labelled: float) -> None:
     """All rows are on the host, and sources are staged."""
-    plan, found = bytes_of_engine(kind, widths, labelled)
+    plan, actual = bytes_of_engine(kind, widths, labelled)
     expected = bytes_of_plan(plan)
-    assert expected[:2] == pytest.approx(found[:2], rel=0.05)
-    assert expected.host == pytest.approx(found.host, rel=0.02)
+    assert expected[:2] == pytest.approx(actual[:2], rel=0.05)
+    assert expected.host == pytest.approx(actual.host, rel=0.02)
     # The plan is for the worst pass with dropout, and buffers that are in use twice.
-    assert found.chunk <= expected.chunk <= 1.8 * found.chunk
+    assert actual.chunk <= expected.chunk <= 1.8 * actual.chunk
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
@@ -226,18 +226,18 @@ def test_the_host_has_no_more_than_rows_and_gradients_of_layers(kind: str) -> No
     Vertex data is a representation and a gradient of each node and layer, the input's included.
     """
     widths = [16, 16, 16, 16]
-    _, found = bytes_of_engine(kind, widths, labelled=0.9)
+    _, result = bytes_of_engine(kind, widths, labelled=0.9)
     vertex_data, structure = 2 * NODES * sum(widths) * 4, 4 * EDGES + 8 * (NODES + 1)
     features = NODES * widths[0] * 4
-    assert found.host + features <= 1.1 * (vertex_data + structure)
+    assert result.host + features <= 1.1 * (vertex_data + structure)
 
 
 @pytest.mark.parametrize("kind", list(LAYERS))
 def test_chunks_with_sources_on_the_device(kind: str) -> None:
     widths, labelled = [64, 64, 64, 64], 0.1
-    plan, found = bytes_of_engine(kind, widths, labelled, PLENTY)
+    plan, actual = bytes_of_engine(kind, widths, labelled, PLENTY)
     expected = bytes_of_plan(plan, on_device=True)
-    assert found.chunk <= expected.chunk <= 1.8 * found.chunk
+    assert actual.chunk <= expected.chunk <= 1.8 * actual.chunk
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
@@ -245,10 +245,10 @@ def test_sums_that_are_computed_again(kind: str) -> None:
     """The device has room for the rows that sums read, and the host gets no sum of a layer."""
     widths, labelled = [16, 16, 16, 24], 0.1
     room = int(2.12 * NODES * 16 * 4)  # two row sets, and the gradients of labelled rows
-    plan, found = bytes_of_engine(kind, widths, labelled, room)
+    plan, actual = bytes_of_engine(kind, widths, labelled, room)
     expected = bytes_of_plan(plan, on_device=True, device_bytes=room, sums_again=1)
-    assert expected[:3] == pytest.approx(found[:3], rel=0.05)
-    assert found.to_host == 0
+    assert expected[:3] == pytest.approx(actual[:3], rel=0.05)
+    assert actual.to_host == 0
 
 
 @pytest.mark.parametrize(("in_hub", "budget"), [(0.0, 20 << 18), (0.03, 21 << 18)])
@@ -287,7 +287,7 @@ def test_attention_stays_within_its_budget(in_hub: float, budget: int) -> None:
 def test_a_sum_that_is_partly_on_the_device() -> None:
     """The sum gets the room that the plan leaves it, and scaled features and products do not."""
     widths, draw = [256, 128, 64], torch.Generator().manual_seed(1)
-    given = Data(
+    full_data = Data(
         x=torch.randn(NODES, widths[0], generator=draw),
         edge_index=torch.randint(NODES, (2, EDGES), generator=draw),
         y=torch.randint(widths[-1], (NODES,), generator=draw),
@@ -295,7 +295,7 @@ def test_a_sum_that_is_partly_on_the_device() -> None:
     )
     model = peergraph_pyg.accelerate(Model("gcn", widths))
     data = peergraph_pyg.full_graph(
-        given, 9 << 19, offload=True, num_chunks=16, model=model, loss=loss_of,
+        full_data, 9 << 19, offload=True, num_chunks=16, model=model, loss=loss_of,
         group=Group(0, 1, torch.device("cpu"), 60.0),
     )  # fmt: skip
     graph = peergraph_pyg.partition_of(data)

@@ -29,7 +29,7 @@ def test_batches(num_workers: int, pair: bool, device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)
     source = peergraph_pyg.stores(peergraph_pyg.store_of(shared)) if pair else shared
-    seen = []
+    edge_weights = []
     loader = peergraph_pyg.PPRLoader(
         source,
         6,
@@ -37,7 +37,7 @@ def test_batches(num_workers: int, pair: bool, device: torch.device) -> None:
         eps=1e-3,
         batch_size=10,
         num_workers=num_workers,
-        transform=lambda batch: seen.append(batch.edge_weight) or batch,
+        transform=lambda batch: edge_weights.append(batch.edge_weight) or batch,
     )
     csc = csc_of(data.edge_index, 60)
     seeds = []
@@ -57,7 +57,7 @@ def test_batches(num_workers: int, pair: bool, device: torch.device) -> None:
         assert out.shape == (len(nodes), 3)
         seeds += nodes[:count].tolist()
     assert seeds == list(range(7, 40))
-    assert num_workers or len(seen) == len(loader)
+    assert num_workers or len(edge_weights) == len(loader)
 
 
 @pytest.mark.parametrize("pair", [False, True])

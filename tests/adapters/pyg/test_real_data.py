@@ -150,17 +150,17 @@ def test_offloaded_rows_in_bfloat16(kind: type[BasicGNN]) -> None:
         torch.manual_seed(1)
         model = peergraph_pyg.accelerate(kind(128, 16, 2, 7))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        found = []
+        results = []
         for _ in range(50):
             optimizer.zero_grad()
             out = model(parts.x, parts.edge_index)[parts.train_mask]
             loss = F.cross_entropy(out, parts.y[parts.train_mask])
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
+            results.append(loss.item())
         with torch.no_grad():
             out = model(parts.x, parts.edge_index)[parts.test_mask]
-        return found, float((out.argmax(1) == parts.y[parts.test_mask]).float().mean())
+        return results, float((out.argmax(1) == parts.y[parts.test_mask]).float().mean())
 
     exact, accuracy = losses(None, 2)
     rounded, rounded_accuracy = losses(torch.bfloat16, 2)

@@ -107,11 +107,11 @@ def test_entities(device: torch.device, sort: bool) -> None:
         for edge_type in [t for t in data.edge_types if t[2] == "users"]:
             source, target_row = batch[edge_type].edge_index.cpu()
             for row, seed in enumerate(input_id.tolist()):
-                found = batch[edge_type[0]].n_id.cpu()[source[target_row == row]].tolist()
+                sources = batch[edge_type[0]].n_id.cpu()[source[target_row == row]].tolist()
                 expected = last_neighbours(
                     data, edge_type, int(seeds[seed]), int(latest[seed]), fanouts[edge_type][0]
                 )
-                assert found == expected
+                assert sources == expected
 
 
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])

@@ -50,8 +50,8 @@ def features(device: torch.device, rows: int = NODES, width: int = WIDTH) -> Ten
 def compare(layer: Any, *args: Any, tolerance: float = 1e-10) -> None:
     """Compares a layer with its accelerated copy, which must run as one operation."""
     fast = accelerate(copy.deepcopy(layer))
-    expected, found = gradients(layer, *args), gradients(fast, *args)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    expected, actual = gradients(layer, *args), gradients(fast, *args)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
     assert "relations in one pass" in explain(fast, *args)
 
 
@@ -179,10 +179,10 @@ def test_batches(lazy: bool, device: torch.device) -> None:
     for batch in loader:
         x = stored.x[batch.n_id]
         expected = layer(x, batch.edge_index, batch.edge_type)
-        found = fast(batch.x, batch.edge_index, batch.edge_type)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        actual = fast(batch.x, batch.edge_index, batch.edge_type)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
         assert not lazy or not batch.x.is_gathered
-        for each, out in ((layer, expected), (fast, found)):
+        for each, out in ((layer, expected), (fast, actual)):
             each.zero_grad()
             out[: batch.batch_size].square().sum().backward()
         for one, other in zip(fast.parameters(), layer.parameters(), strict=True):

@@ -51,8 +51,8 @@ def test_weights(device: torch.device) -> None:
         edges = torch.bincount(batch.edge_index[1].cpu(), minlength=20)[:20]
         assert torch.equal(edges, degree[batch.input_id].clamp(max=2))
         weights = data.edge_weight[batch.e_id.cpu()]
-        taken = torch.bincount(batch.edge_index[1].cpu(), weights, minlength=20)[:20]
-        assert torch.equal(taken, heavy[batch.input_id].clamp(max=2))
+        weight_sums = torch.bincount(batch.edge_index[1].cpu(), weights, minlength=20)[:20]
+        assert torch.equal(weight_sums, heavy[batch.input_id].clamp(max=2))
 
 
 def test_weights_by_edge_type() -> None:
@@ -144,18 +144,18 @@ def test_last_with_replacement(device: torch.device) -> None:
         batch_size=60,
         **options,
     )
-    seen: list[set[int]] = [set() for _ in range(60)]
+    drawn_edges: list[set[int]] = [set() for _ in range(60)]
     for _ in range(60):
         (batch,) = loader
         check_batch(batch, data)
         for edge, target in zip(batch.e_id.tolist(), batch.edge_index[1].tolist(), strict=True):
-            seen[target].add(edge)
+            drawn_edges[target].add(edge)
     drawn = torch.bincount(batch.edge_index[1].cpu(), minlength=60)
     for node in range(60):
         into = (data.edge_index[1] == node).nonzero().view(-1)
         into = into[data.edge_stamp[into] <= 250]
         recent = into[data.edge_stamp[into].argsort()[-3:]]
-        assert seen[node] == set(recent.tolist())
+        assert drawn_edges[node] == set(recent.tolist())
         assert int(drawn[node]) == 3 * (len(recent) > 0)
 
 

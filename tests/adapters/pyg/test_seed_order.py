@@ -88,13 +88,13 @@ def test_links_and_batches_of_their_own_memory(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_users_collate_gets_lists() -> None:
     """A subclass may expect what torch's DataLoader passes."""
-    seen: list[type] = []
+    types: list[type] = []
 
     class Loader(NeighborLoader):  # type: ignore[misc]
         def collate_fn(self, index: Any) -> Any:
-            seen.append(type(index))
+            types.append(type(index))
             return super().collate_fn(index)
 
     for _ in Loader(peergraph_pyg.share(make_data()), [2], batch_size=50):
         pass
-    assert seen == [list] * 3
+    assert types == [list] * 3

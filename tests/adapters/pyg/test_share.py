@@ -285,12 +285,12 @@ def test_rows_that_the_host_does_not_hold(device: torch.device, tmp_path: Path) 
     data = random_data()
     data.x = torch.randn(60, 900)
     shared = peergraph_pyg.share(data, plan="host", device=device)
-    needed = peergraph_pyg.store_of(shared).memory().host_bytes()
-    less = {"plan": "host", "device": device, "host_budget": needed - 100_000}
+    host_bytes = peergraph_pyg.store_of(shared).memory().host_bytes()
+    less = {"plan": "host", "device": device, "host_budget": host_bytes - 100_000}
     shared = peergraph_pyg.share(data, spill=tmp_path, **less)
     memory = peergraph_pyg.store_of(shared).memory()
     assert memory.tier("disk") >= 100_000
-    assert memory.host_bytes() <= needed - 100_000
+    assert memory.host_bytes() <= host_bytes - 100_000
     for batch in NeighborLoader(shared, [3, 2], batch_size=16):
         check_batch(batch, data)
     with pytest.raises(MemoryError, match="spill= names a folder"):

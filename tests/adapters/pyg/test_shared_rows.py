@@ -96,8 +96,8 @@ def compare(kind: str, relations: int, width: int, checkpoints: bool) -> None:
         del plain.second.convs["paper", "absent", "paper"]
     model = peergraph_pyg.accelerate(copy.deepcopy(plain))
     expected = train(plain, data)
-    found = train(model, peergraph_pyg.full_graph(data))
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    actual = train(model, peergraph_pyg.full_graph(data))
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def compare_all(kinds: list[str]) -> None:

@@ -77,10 +77,10 @@ def parts(matrix: Tensor) -> list[Tensor]:
     return [matrix.indices(), matrix.values()]
 
 
-def assert_same(found: Tensor, expected: Tensor) -> None:
-    assert found.layout is expected.layout
-    assert found.shape == expected.shape
-    for mine, other in zip(parts(found), parts(expected), strict=True):
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    assert actual.layout is expected.layout
+    assert actual.shape == expected.shape
+    for mine, other in zip(parts(actual), parts(expected), strict=True):
         assert mine.dtype == other.dtype
         assert torch.equal(mine.cpu(), other)
 
@@ -250,11 +250,11 @@ def test_types(device: torch.device) -> None:
             want = dense(other[edge_type].edge_index, weights, sizes)
             assert torch.equal(batch[edge_type].adj_t.to_dense().cpu(), want)
     for links in (CITES, (CITES, None), (CITES, data[CITES].edge_index)):
-        seen = []
+        ends_of_links = []
         for batch in LinkNeighborLoader(shared, [2], edge_label_index=links, batch_size=50):
             ends = batch["paper"].n_id.cpu()[batch[CITES].edge_label_index.cpu()]
-            seen.append(ends)
-        assert torch.equal(torch.cat(seen, dim=1), data[CITES].edge_index)
+            ends_of_links.append(ends)
+        assert torch.equal(torch.cat(ends_of_links, dim=1), data[CITES].edge_index)
 
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
@@ -262,19 +262,19 @@ def test_links_and_subgraphs(subgraph_type: str, device: torch.device) -> None:
     data = simple_data()
     plain = without_edge_index(as_matrix(data, "adj_t", torch.sparse_csr))
     shared = peergraph_pyg.share(plain, device=device)
-    seen = []
+    links = []
     loader = LinkNeighborLoader(shared, [2], batch_size=50, subgraph_type=subgraph_type)
     for batch in loader:
         n_id, e_id = batch.n_id.cpu(), batch.e_id.cpu()
-        seen.append(n_id[batch.edge_label_index.cpu()])
+        links.append(n_id[batch.edge_label_index.cpu()])
         if subgraph_type == "induced":
             whole = dense(data.edge_index, data.edge_weight, (60, 60))
             assert torch.equal(batch.adj_t.to_dense().cpu(), whole[n_id][:, n_id])
         else:
-            found = batch.adj_t.to_dense().cpu()
-            assert torch.equal(found != 0, (found != 0).t())
+            result = batch.adj_t.to_dense().cpu()
+            assert torch.equal(result != 0, (result != 0).t())
             assert len(e_id) == batch.adj_t._nnz()
-    assert torch.equal(torch.cat(seen, dim=1), data.edge_index)
+    assert torch.equal(torch.cat(links, dim=1), data.edge_index)
 
 
 def test_beside_edge_index(device: torch.device) -> None:
@@ -313,8 +313,8 @@ def test_refused() -> None:
     refuses(NotImplementedError, "'adj_t' requires gradients", adj_t=trained)
     refuses(ValueError, "'edge_attr' has 5 rows, 'adj_t' 4", adj_t=csr, edge_attr=torch.rand(5))
     five = (2 * torch.tensor([*square.tolist()[:3], [1.0, 0, 0, 1]])).to_sparse_csr()
-    taken = {"adj_t": five, "edge_attr": torch.rand(5), "adj_t_value": torch.rand(5)}
-    refuses(ValueError, "'adj_t_value' is what the values of 'adj_t'", **taken)
+    with_values = {"adj_t": five, "edge_attr": torch.rand(5), "adj_t_value": torch.rand(5)}
+    refuses(ValueError, "'adj_t_value' is what the values of 'adj_t'", **with_values)
     shared = peergraph_pyg.share(Data(x=torch.rand(4, 1), adj_t=csr), device="cpu")
     with pytest.raises(NotImplementedError, match="writes in place"):
         shared.adj_t.mul_(2)

@@ -26,9 +26,9 @@ def _of(batch: Any) -> list[torch.Tensor]:
     return [batch.n_id.cpu(), batch.edge_index.cpu(), seeds.cpu()]
 
 
-def _same(found: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
-    return len(found) == len(expected) and all(
-        all(map(torch.equal, a, b)) for a, b in zip(found, expected, strict=True)
+def _same(actual: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
+    return len(actual) == len(expected) and all(
+        all(map(torch.equal, a, b)) for a, b in zip(actual, expected, strict=True)
     )
 
 

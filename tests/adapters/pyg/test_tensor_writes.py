@@ -201,9 +201,9 @@ def test_ids_and_values_do_not_depend_on_the_default_device() -> None:
     with torch.device("meta"):
         shared[0] = 2.0
         shared[[1, 2]] = [1.0, 2.0, 3.0, 4.0, 5.0]
-        taken = shared[[0, 2]]
+        rows = shared[[0, 2]]
         shared[...] = shared[2].tolist()
-    assert torch.equal(taken[1], torch.arange(1.0, 6.0))
+    assert torch.equal(rows[1], torch.arange(1.0, 6.0))
     assert torch.equal(shared.clone(), torch.arange(1.0, 6.0).expand(plain.shape))
 
 

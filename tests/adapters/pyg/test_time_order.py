@@ -89,5 +89,5 @@ def test_long_lists(device: torch.device) -> None:
         )
         (batch,) = loader
         lists = [order[target[order] == node] for node in range(len(degrees))]
-        taken = [ids if fanout < 0 else ids[max(len(ids) - fanout, 0) :] for ids in lists]
-        assert torch.equal(batch["a", "to", "b"].e_id.cpu(), torch.cat(taken))
+        latest = [ids if fanout < 0 else ids[max(len(ids) - fanout, 0) :] for ids in lists]
+        assert torch.equal(batch["a", "to", "b"].e_id.cpu(), torch.cat(latest))

@@ -227,8 +227,8 @@ def test_results_are_those_of_plain_tensors(name: str, options: str) -> None:
         torch.manual_seed(1)
         return values(IDIOMS[name](Net().double(), data))
 
-    found = run(peergraph_pyg.full_graph(graph(), **OPTIONS[options]))
-    torch.testing.assert_close(found, run(graph()), rtol=1e-6, atol=1e-7)
+    result = run(peergraph_pyg.full_graph(graph(), **OPTIONS[options]))
+    torch.testing.assert_close(result, run(graph()), rtol=1e-6, atol=1e-7)
 
 
 SPARSE: dict[str, Callable[[Tensor, Tensor], Any]] = {

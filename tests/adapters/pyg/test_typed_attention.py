@@ -198,15 +198,15 @@ def test_features_of_edges_and_hooks() -> None:
     fast = accelerate(copy.deepcopy(model))
     attributes = {t: torch.randn(e.shape[1], 3, dtype=torch.float64) for t, e in edges.items()}
     expected = model(x, edges, edge_attr_dict=attributes)
-    found = fast(x, edges, edge_attr_dict=attributes)
+    actual = fast(x, edges, edge_attr_dict=attributes)
     for node_type, rows in expected.items():
-        torch.testing.assert_close(found[node_type], rows)
+        torch.testing.assert_close(actual[node_type], rows)
     assert "there is edge_attr_dict" in str(explain(fast, x, edges, edge_attr_dict=attributes))
-    seen = []
+    calls = []
     plain = accelerate(layer().double())
-    plain.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))
+    plain.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: calls.append(1))
     plain(x, edges)
-    assert seen == [1]
+    assert calls == [1]
     assert "paper cites paper alone, there are hooks" in str(explain(plain, x, edges))
 
 

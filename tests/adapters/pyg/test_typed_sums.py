@@ -168,11 +168,11 @@ def test_types_that_the_loss_does_not_use(relations: str, device: torch.device) 
         check_unused_types(model, x, edges, create_graph=again)
 
 
-@pytest.mark.parametrize("made", [layer, attention])
-def test_gradients_have_memory_of_their_own(made: Any, device: torch.device) -> None:
+@pytest.mark.parametrize("make", [layer, attention])
+def test_gradients_have_memory_of_their_own(make: Any, device: torch.device) -> None:
     """Weights and biases that are added up have equal gradients, which change one by one."""
     x, edges = graph(device)
-    fast = accelerate(made().to(device, torch.float64))
+    fast = accelerate(make().to(device, torch.float64))
     results(fast, x, edges)
     gradients = [p.grad for p in fast.parameters() if p.grad is not None]
     assert len({grad.data_ptr() for grad in gradients}) == len(gradients)
@@ -322,10 +322,10 @@ def test_weights_with_gradients_and_hooks() -> None:
         grads.append([weight.grad for weight in weights.values()])
     for one, other in zip(*grads, strict=True):
         torch.testing.assert_close(one, other)
-    seen = []
-    fast.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: seen.append(1))
+    calls = []
+    fast.convs["paper", "cites", "paper"].register_forward_hook(lambda *_: calls.append(1))
     fast(x, edges)
-    assert seen == [1]
+    assert calls == [1]
 
 
 def test_revert_state_and_lazy_widths() -> None:
@@ -458,9 +458,9 @@ def test_to_hetero_with_hooks_and_weights() -> None:
     expected = model(x, edges, weights)
     fast = accelerate(copy.deepcopy(model))
     torch.testing.assert_close(fast(x, edges, weights), expected)
-    seen = []
+    shapes = []
     hook = fast.get_submodule("other.paper__of__author").register_forward_hook
-    hook(lambda *arguments: seen.append(arguments[-1].shape))
+    hook(lambda *arguments: shapes.append(arguments[-1].shape))
     torch.testing.assert_close(fast(x, edges, weights), expected)
-    assert seen == [(NODES["author"], 4)]
+    assert shapes == [(NODES["author"], 4)]
     assert "relations in one pass" in str(explain(fast, x, edges, weights))

@@ -56,12 +56,12 @@ def results(model: Any, x: Any, edges: Any) -> dict[str, Tensor | None]:
 
 def same_outputs(one: Any, other: Any, *inputs: Any, exactly: bool = False) -> None:
     """Compares the results of two models by node type."""
-    expected, found = other(*inputs), one(*inputs)
+    expected, actual = other(*inputs), one(*inputs)
     for node_type, rows in expected.items():
         if exactly:
-            assert rows is found[node_type] is None or torch.equal(found[node_type], rows)
+            assert rows is actual[node_type] is None or torch.equal(actual[node_type], rows)
         else:
-            torch.testing.assert_close(found[node_type], rows)
+            torch.testing.assert_close(actual[node_type], rows)
 
 
 def sort_keys_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,11 +156,11 @@ def compare(model: Any, x: Any, edges: Any, tolerance: float = 1e-10) -> None:
     """Compares a model with its accelerated copy, which must run as one operation."""
     fast = accelerate(copy.deepcopy(model))
     expected = results(model, x, edges)
-    found = results(fast, x, edges)
+    actual = results(fast, x, edges)
     assert "relations in one pass" in str(explain(fast, x, edges))
-    assert list(found) == list(expected)
+    assert list(actual) == list(expected)
     for name, value in expected.items():
-        other = found[name]
+        other = actual[name]
         if value is None or other is None:  # Nothing reaches it, or a sum over no edges.
             assert value is None or not value.any(), name
             assert other is None or not other.any(), name

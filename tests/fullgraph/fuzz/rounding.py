@@ -49,8 +49,8 @@ def allow_rounding(
         end = min(end, _run(exact, nudged if amount else lines))
         runs.append(exact.observations[: len(observations)])
     if any(map(UNSEEN_WRITE.match, lines)):
-        seen = [UNSEEN_WRITE.sub(r"with torch.no_grad(): \1", line) for line in lines]
-        end = min(end, _run(Scene(seed, where, is_plain=True), seen))
+        visible = [UNSEEN_WRITE.sub(r"with torch.no_grad(): \1", line) for line in lines]
+        end = min(end, _run(Scene(seed, where, is_plain=True), visible))
     is_exact = is_double and not any("float()" in t or "float32" in t for t in lines)
     base = OF_FLOAT64 if is_exact else OF_FLOAT32
     if any("autocast" in line for line in lines):

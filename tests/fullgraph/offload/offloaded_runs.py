@@ -112,16 +112,16 @@ def train(make: Callable[[], nn.Module], loss_of: Loss, data: Data, steps: int =
     return trace
 
 
-def compare(found: Trace, expected: Trace) -> None:
+def compare(actual: Trace, expected: Trace) -> None:
     """Asserts that two trainings gave the same."""
-    torch.testing.assert_close(found.losses, expected.losses, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(actual.losses, expected.losses, rtol=1e-9, atol=1e-9)
     for name in ("gradients", "buffers"):
-        pairs = zip(getattr(found, name), getattr(expected, name), strict=True)
+        pairs = zip(getattr(actual, name), getattr(expected, name), strict=True)
         for place, (a, b) in enumerate(pairs):
             torch.testing.assert_close(
                 a, b, rtol=1e-8, atol=1e-9, msg=lambda m, p=place, n=name: f"{n} {p}: {m}"
             )
-    torch.testing.assert_close(found.evaluated, expected.evaluated, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(actual.evaluated, expected.evaluated, rtol=1e-8, atol=1e-9)
 
 
 def is_offloaded(x: Any) -> bool:

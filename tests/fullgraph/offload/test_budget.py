@@ -49,31 +49,31 @@ def test_rows_of_sources_come_first() -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, NODES)
     # Two row sets fit: those of sources that exist at the same time.
-    found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=10 * ROW)
-    assert found.source_bytes == 2 * ROW
-    stores = make_allocator(group, found)
-    assert stores.use["device"].budget == found.device_room
-    kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(2)]
+    offload_plan = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=10 * ROW)
+    assert offload_plan.source_bytes == 2 * ROW
+    stores = make_allocator(group, offload_plan)
+    assert stores.use["device"].budget == offload_plan.device_room
+    sequential = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(2)]
     sources = [stores.allocate(layout, (64,), torch.float32, "source") for _ in range(2)]
-    assert [s.tier for s in (*kept, *sources)] == ["host", "host", "device", "device"]
+    assert [s.tier for s in (*sequential, *sources)] == ["host", "host", "device", "device"]
     # With more memory, rows that are read in order take the rest.
     roomy = plan(20 * ROW)
     stores = make_allocator(group, roomy)
     assert set(roomy.placement.tiers.values()) == {"device"}
-    kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(3)]
-    assert [s.tier for s in kept] == ["device"] * 3
+    sequential = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(3)]
+    assert [s.tier for s in sequential] == ["device"] * 3
     limit = stores.sequential_device_bytes
     assert stores.has_device_room(limit - 3 * ROW)
     assert not stores.has_device_room(limit - 3 * ROW + 1)
-    kept[0].release()
+    sequential[0].release()
     assert stores.has_device_room(limit - 2 * ROW)
 
 
 def test_host_and_files(tmp_path: object) -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, NODES)
-    found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=2 * ROW, file_memory=ROW)
-    stores = make_allocator(group, found, folder=str(tmp_path))
+    offload_plan = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=2 * ROW, file_memory=ROW)
+    stores = make_allocator(group, offload_plan, folder=str(tmp_path))
     tiers = [stores.allocate(layout, (64,), torch.float32, tier=None) for _ in range(3)]
     assert [s.tier for s in tiers] == ["host", "host", "file"]
     with pytest.raises(MemoryError, match="file 0 of"):
@@ -97,12 +97,12 @@ def test_graph_with_rows_in_files(tmp_path: object) -> None:
     with torch.no_grad():
         sums = graph.structures[EDGE].spmm("copy_u", "sum", rows)
         twice = graph.structures[EDGE].spmm("copy_u", "sum", sums * 2)
-        found = twice.full_tensor()
+        actual = twice.full_tensor()
     # Of the sums, which the second sum reads; features stay where they are.
     assert graph.offloaded.allocator.use["file"].peak == ROW
     adjacency = torch.zeros(NODES, 64).index_add_(0, edges[1], x[edges[0]]) * 2
     expected = torch.zeros(NODES, 64).index_add_(0, edges[1], adjacency[edges[0]])
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     with pytest.raises(FileNotFoundError):
         FullGraph.build(group, NODES, edges, memory_budget=2 * ROW, folder=f"{tmp_path}/none")
 

@@ -86,21 +86,21 @@ def step(model: Model, data: Data) -> list[Tensor]:
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Counts steps of programs that are made and functions that run on few rows."""
-    found = {"steps": 0, "dry_runs": 0}
+    counts = {"steps": 0, "dry_runs": 0}
     make, run = program.Step.__init__, recording.Call.run_on_probes
 
-    def made(self: Any, *args: Any) -> None:
-        found["steps"] += 1
+    def counting_init(self: Any, *args: Any) -> None:
+        counts["steps"] += 1
         make(self, *args)
 
     def tried(self: Any) -> Any:
-        found["dry_runs"] += 1
+        counts["dry_runs"] += 1
         return run(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(program.Step, "__init__", made)
+        patch.setattr(program.Step, "__init__", counting_init)
         patch.setattr(recording.Call, "run_on_probes", tried)
-        yield found
+        yield counts
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -112,15 +112,15 @@ def test_changed_models_get_other_programs(change: str, monkeypatch: pytest.Monk
     CHANGES[change](changed)
     for _ in range(2):
         for model in (plain, changed):
-            for found, expected in zip(step(model, data), step(model, resident), strict=True):
-                assert found.dtype == expected.dtype
-                tolerance = 1e-5 if found.dtype == torch.float32 else 1e-9
-                torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    with counted(monkeypatch) as made:
+            for actual, expected in zip(step(model, data), step(model, resident), strict=True):
+                assert actual.dtype == expected.dtype
+                tolerance = 1e-5 if actual.dtype == torch.float32 else 1e-9
+                torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    with counted(monkeypatch) as counts:
         step(plain, data)
         step(changed, data)
-    assert made["steps"] == 0 or change == "dtype"  # which makes other features in each step
-    assert made["dry_runs"] <= 2 or change == "dtype"  # of dropout, which draws a seed
+    assert counts["steps"] == 0 or change == "dtype"  # which makes other features in each step
+    assert counts["dry_runs"] <= 2 or change == "dtype"  # of dropout, which draws a seed
 
 
 def test_models_of_one_shape_share_programs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +134,10 @@ def test_models_of_one_shape_share_programs(monkeypatch: pytest.MonkeyPatch) -> 
     check_parameters(tuple(second.parameters()), layout.group)
     step(first, data)
     step(first, data)
-    with counted(monkeypatch) as made:
-        found = step(second, data)
-    assert made == {"steps": 0, "dry_runs": 1}
-    for one, other in zip(found, step(second, resident), strict=True):
+    with counted(monkeypatch) as counts:
+        result = step(second, data)
+    assert counts == {"steps": 0, "dry_runs": 1}
+    for one, other in zip(result, step(second, resident), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -166,8 +166,8 @@ def test_changes_in_place(compute: Callable[[Data], Tensor]) -> None:
     resident, layout = make_graph(Group.current("cpu"))
     data = offload(resident, layout, Chunks.even(layout, 3), PLENTY)
     for _ in range(2):
-        found, expected = compute(data).full_tensor(), compute(resident).full_tensor()
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        actual, expected = compute(data).full_tensor(), compute(resident).full_tensor()
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_attention_with_another_slope() -> None:

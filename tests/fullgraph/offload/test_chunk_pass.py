@@ -30,7 +30,7 @@ SWITCHES = [(True, True), (True, False), (False, True), (False, False)]
 
 
 def graphs(group: Group) -> list[tuple[str, ChunkedGraph]]:
-    found = []
+    results = []
     for name, options in GRAPHS.items():
         ranks = group.world_size
         rows = options["num_nodes"]
@@ -43,8 +43,8 @@ def graphs(group: Group) -> list[tuple[str, ChunkedGraph]]:
             options = {**options, "source_counts": [*rest[1:], sources - 4, 4][-ranks:]}
             if ranks == 1:
                 options["source_counts"] = [sources]
-        found.append((name, make_graph(group, counts=counts, **options)))
-    return found
+        results.append((name, make_graph(group, counts=counts, **options)))
+    return results
 
 
 def allocator(group: Group, folder: str, tier: Tier = "host") -> RowAllocator:
@@ -104,8 +104,8 @@ def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, tier:
             chunk.write(out, edges.spmm("copy_u", "sum", rows) + chunk.rows(added))
             indices.append(chunk.index)
     assert sorted(indices) == list(range(csc.chunks.count))
-    found = out.read(0, graph.destination_layout.local_count).cpu()
-    torch.testing.assert_close(found, own(graph.destination_layout, expected))
+    actual = out.read(0, graph.destination_layout.local_count).cpu()
+    torch.testing.assert_close(actual, own(graph.destination_layout, expected))
 
 
 def run_gradients(csc: ChunkedCsc, stores: RowAllocator, tier: Tier, grad: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowAllocator, 
     grad = torch.randn(size, 3, generator=generator, dtype=torch.float64)
     expected = torch.zeros(graph.source_layout.size, 3, dtype=torch.float64)
     expected.index_add_(0, graph.sources, grad[graph.destinations])
-    found = run_gradients(csc, stores, tier, grad)
-    torch.testing.assert_close(found, own(graph.source_layout, expected))
+    actual = run_gradients(csc, stores, tier, grad)
+    torch.testing.assert_close(actual, own(graph.source_layout, expected))
     single = [run_gradients(csc, stores, tier, grad.float()) for _ in range(2)]
     assert torch.equal(*single)
 
@@ -199,8 +199,8 @@ def check_reversed(graph: ChunkedGraph, csc: ChunkedCsc, two_types: bool) -> Non
             rows, edges = chunk.sources(upper)
             begin, end = back.edge_chunks.range(chunk.index)
             chunk.write(out, edges.spmm("mul", "sum", rows, weights[begin:end]))
-    found = out.read(0, graph.source_layout.local_count).cpu()
-    torch.testing.assert_close(found, own(graph.source_layout, sums))
+    result = out.read(0, graph.source_layout.local_count).cpu()
+    torch.testing.assert_close(result, own(graph.source_layout, sums))
 
 
 @each_place(1, 2, 3)
@@ -223,7 +223,7 @@ def check_overlap(rows: int, edges: int) -> None:
     stores = RowAllocator(group, 0, 1 << 30)
     source = filled(stores, graph.source_layout, x, "host")
     layout = graph.destination_layout
-    found = []
+    results = []
     for cycles in (0, 3_000_000, 0):
         out = stores.allocate(layout, (24,), torch.float32, tier="host")
         grad = stores.allocate(layout, (24,), torch.float64, tier="host")
@@ -240,11 +240,13 @@ def check_overlap(rows: int, edges: int) -> None:
                 upper = chunk.rows(out).double()
                 lower = structure.spmm_transposed("copy_u", upper, None, backward="transpose")
                 chunk.add_source_gradients(grad, lower)
-        found.append((out.read(0, layout.local_count), grad.read(0, layout.local_count)))
-    for pair in found[1:]:
-        assert all(map(torch.equal, pair, found[0]))
-    torch.testing.assert_close(found[0][0].cpu().double(), own(layout, sums), rtol=1e-4, atol=2e-3)
-    torch.testing.assert_close(found[0][1].cpu(), own(layout, back), rtol=1e-4, atol=2e-2)
+        results.append((out.read(0, layout.local_count), grad.read(0, layout.local_count)))
+    for pair in results[1:]:
+        assert all(map(torch.equal, pair, results[0]))
+    torch.testing.assert_close(
+        results[0][0].cpu().double(), own(layout, sums), rtol=1e-4, atol=2e-3
+    )
+    torch.testing.assert_close(results[0][1].cpu(), own(layout, back), rtol=1e-4, atol=2e-2)
 
 
 def wait(cycles: int, device: torch.device) -> None:

@@ -22,12 +22,12 @@ ONE_SET = NODES * WIDTH * 4
 def bytes_of_tensors() -> int:
     """Bytes of all tensors on the CPU, each memory counted once."""
     gc.collect()
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for value in gc.get_objects():
         if type(value) is torch.Tensor and value.device.type == "cpu":
             storage = value.untyped_storage()
-            found[storage.data_ptr()] = storage.nbytes()
-    return sum(found.values())
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
@@ -54,7 +54,7 @@ def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
             h = layer(sums)
         h[mask].square().mean().backward()
         del h, sums
-    held = bytes_of_tensors() - before
+    num_bytes = bytes_of_tensors() - before
     stored = sum(use.used + use.spare for use in stores.use.values())
     # The features stay in the user's tensor. Stored are their sum, and the rows that two layers
     # need at the same time: the next epoch uses that memory again.
@@ -62,7 +62,7 @@ def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
     assert stores.use["host"].used == ONE_SET
     # Sources in both directions, offsets, and the user's numbers of edges and of nodes.
     structure = 2 * 4 * EDGES + 2 * 8 * EDGES + 4 * 8 * NODES
-    assert held < 1.1 * (stored + structure)
+    assert num_bytes < 1.1 * (stored + structure)
 
 
 def check_training(folder: str, ends: str) -> None:
@@ -138,7 +138,7 @@ def test_memory_of_selections_is_freed() -> None:
     assert graph.offloaded is not None
     rows = graph.offloaded.rows(torch.ones(400, 8), graph.node_layouts["_N"], "features")
     layer = nn.Linear(8, 8)
-    held = []
+    num_bytes = []
     for step in range(30):
         mask = graph.node_rows(torch.rand(400, generator=generator) < 0.2)
         h = layer(rows)
@@ -148,5 +148,5 @@ def test_memory_of_selections_is_freed() -> None:
         out[mask].square().mean().backward()
         del h, scores, weights, out, mask
         if step >= 19:  # the last selections are kept
-            held.append(bytes_of_tensors())
-    assert max(held) < 1.1 * min(held)  # masks differ in size
+            num_bytes.append(bytes_of_tensors())
+    assert max(num_bytes) < 1.1 * min(num_bytes)  # masks differ in size

@@ -76,13 +76,13 @@ def differentiated_before(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tens
     h = F.linear(x, w).tanh()
     total = h.mean(0)
     judge = torch.full_like(w[0], 0.5).requires_grad_()
-    for given in (
+    for rows in (
         h.detach(),
         torch.randn_like(h),
         (h * total).detach(),
         (s * h[mask].sum()).detach(),
     ):
-        (given @ judge[: given.shape[1]]).sigmoid().mean().backward()
+        (rows @ judge[: rows.shape[1]]).sigmoid().mean().backward()
     return h * total + judge.grad
 
 
@@ -329,8 +329,8 @@ def failures_on_rank(chunks: tuple[int, ...]) -> dict[str, str]:
             with keyed_random():
                 expected = run(case, *inputs())
             try:
-                found = run(case, x, s, mask, w)
-                for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+                actual = run(case, x, s, mask, w)
+                for place, (a, b) in enumerate(zip(actual, expected, strict=True)):
                     if b is None:
                         assert a is None or not a.any(), f"gradient {place} is not zero"
                         continue
@@ -344,8 +344,8 @@ def failures_on_rank(chunks: tuple[int, ...]) -> dict[str, str]:
 @pytest.mark.parametrize(("world_size", "chunks"), [(1, (1, 4)), (2, (3,))])
 def test_functions_equal_plain_ones(world_size: int, chunks: tuple[int, ...]) -> None:
     ranks = run_ranks(failures_on_rank, world_size, chunks, timeout_s=300)
-    lines = [f"rank {r}, {name}: {error}" for r, found in enumerate(ranks)
-             for name, error in found.items()]  # fmt: skip
+    lines = [f"rank {r}, {name}: {error}" for r, errors in enumerate(ranks)
+             for name, error in errors.items()]  # fmt: skip
     assert not lines, "\n".join(lines)
 
 

@@ -162,11 +162,11 @@ class Residual(nn.Module):
 
     def forward(self, data: Data) -> Tensor:
         h = F.elu(self.first(data.x))
-        found = [h]
+        layers = [h]
         for layer in self.inner:
             h = F.layer_norm(layer(data, h), (HIDDEN,)).tanh() + h
-            found.append(h)
-        out: Tensor = self.last(torch.cat(found, dim=-1))
+            layers.append(h)
+        out: Tensor = self.last(torch.cat(layers, dim=-1))
         return out
 
 
@@ -232,8 +232,8 @@ def test_equals_resident(world_size: int) -> None:
     # All models on one rank; those of even numbers on three, the others on two.
     names = list(MODELS)[slice(None) if world_size == 1 else slice(3 - world_size, None, 2)]
     ranks = run_ranks(failures_on_rank, world_size, names, timeout_s=300)
-    lines = [f"rank {r}, {name}: {error}" for r, found in enumerate(ranks)
-             for name, error in found.items()]  # fmt: skip
+    lines = [f"rank {r}, {name}: {error}" for r, errors in enumerate(ranks)
+             for name, error in errors.items()]  # fmt: skip
     assert not lines, "\n".join(lines)
 
 
@@ -283,14 +283,14 @@ def test_more_chunks_than_rows() -> None:
 
 def test_gradients_of_inner_tensors_by_inputs() -> None:
     data, layout = make_graph(Group.current("cpu"))
-    found = []
-    for given in (data, offload(data, layout, Chunks.even(layout, 3), PLENTY)):
+    results = []
+    for graph in (data, offload(data, layout, Chunks.even(layout, 3), PLENTY)):
         w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
-        hidden = given.structure.spmm("copy_u", "sum", F.linear(given.x, w)) * 2
+        hidden = graph.structure.spmm("copy_u", "sum", F.linear(graph.x, w)) * 2
         hidden.retain_grad()
         total = hidden.sigmoid().sum()
         total.backward(inputs=[hidden], retain_graph=True)
         assert w.grad is None
         total.backward(inputs=[w])
-        found.append((hidden.grad.full_tensor(), w.grad))  # type: ignore[union-attr]
-    torch.testing.assert_close(found[1], found[0])
+        results.append((hidden.grad.full_tensor(), w.grad))  # type: ignore[union-attr]
+    torch.testing.assert_close(results[1], results[0])

@@ -47,12 +47,12 @@ class Pass(NamedTuple):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
     """The passes that are made."""
-    found: list[Pass] = []
+    results: list[Pass] = []
 
     def make(chunks: Chunks, **stores: Any) -> ChunkPass:
-        found.append(
+        results.append(
             Pass(
                 [store.features for store in stores["reads"]],
                 [store.features for store, _ in stores["sources"]],
@@ -63,7 +63,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
         return ChunkPass(chunks, **stores)
 
     monkeypatch.setattr(row_pass, "ChunkPass", make)
-    return found
+    return results
 
 
 @contextmanager
@@ -87,43 +87,43 @@ def used(data: Data) -> int:
     return sum(use.used for use in data.allocator.use.values())
 
 
-def test_passes_of_sums(made: list[Pass]) -> None:
+def test_passes_of_sums(passes: list[Pass]) -> None:
     """A layer makes one pass forward and one backward; the last one reads its sources only."""
     data = make_data()
     model = TwoLayers(SumThenLinear).double()
     loss = masked_loss(model, data)
-    assert made == [Pass([], [(6,)], [(8,), (6,)], []), Pass([], [(8,)], [], [])]
-    made.clear()
+    assert passes == [Pass([], [(6,)], [(8,), (6,)], []), Pass([], [(8,)], [], [])]
+    passes.clear()
     loss.backward()
-    assert made == [Pass([], [], [], []), Pass([(6,)], [(8,)], [], [])]
-    made.clear()
+    assert passes == [Pass([], [], [], []), Pass([(6,)], [(8,)], [], [])]
+    passes.clear()
     # Sums of features are kept from the second step on.
     masked_loss(model, data)
-    made.clear()
+    passes.clear()
     masked_loss(model, data)
-    assert made == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
+    assert passes == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
 
 
-def test_passes_of_all_rows(made: list[Pass]) -> None:
+def test_passes_of_all_rows(passes: list[Pass]) -> None:
     data = make_data()
     model = TwoLayers(SumThenLinear).double()
     loss = full_loss(model, data)
     loss.backward()
     forward = [Pass([], [(6,)], [(8,), (6,)], []), Pass([], [(8,)], [(8,)], [])]
-    assert made[:2] == forward
+    assert passes[:2] == forward
     # Two sums over all rows read them once more, and each has a gradient.
-    assert all(not made_pass.sources for made_pass in made[2:-1])
-    assert made[-1].sources == [(8,)]
+    assert all(not each.sources for each in passes[2:-1])
+    assert passes[-1].sources == [(8,)]
 
 
-def test_passes_of_inference(made: list[Pass]) -> None:
+def test_passes_of_inference(passes: list[Pass]) -> None:
     """Without gradients nothing is kept but what the next layer reads."""
     data = make_data()
     model = TwoLayers(SumThenLinear).double().eval()
     before = used(data)
     with without_collector(), torch.no_grad():
         model(data)[data.mask]
-        assert made == [Pass([], [(6,)], [(8,)], []), Pass([], [(8,)], [], [])]
+        assert passes == [Pass([], [(6,)], [(8,)], []), Pass([], [(8,)], [], [])]
         assert used(data) == before
 
 
@@ -236,14 +236,14 @@ def test_products_of_gated_layers_go_with_their_sums(monkeypatch: pytest.MonkeyP
     assert rows == [2, 4, 5, 6, 5]
 
 
-def test_sums_of_features_are_kept_beside_features_on_the_device(made: list[Pass]) -> None:
+def test_sums_of_features_are_kept_beside_features_on_the_device(passes: list[Pass]) -> None:
     data, layout = make_graph(Group.current("cpu"))
     data = offload(data, layout, Chunks.even(layout, 3), PLENTY)
     model = TwoLayers(SumThenLinear).double()
     for _ in range(3):
-        made.clear()
+        passes.clear()
         masked_loss(model, data)
-    assert made == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
+    assert passes == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
 
 
 @pytest.mark.parametrize("layer", [GinWithFixedShare, Sage])
@@ -252,16 +252,16 @@ def test_bytes_of_sums_and_own_rows(layer: Callable[..., nn.Module]) -> None:
     assert columns_moved(layer, 3) == (4, 0)
 
 
-def test_passes_of_attention(made: list[Pass]) -> None:
+def test_passes_of_attention(passes: list[Pass]) -> None:
     """Scores and rows of a layer are stored in one pass and have their gradients in one."""
     data = make_data()
     model = TwoLayers(Gat).double()
     loss = masked_loss(model, data)
-    assert len(made) == 3
-    made.clear()
+    assert len(passes) == 3
+    passes.clear()
     loss.backward()
-    assert len(made) == 5
-    assert [len(made_pass.gradients) for made_pass in made] == [0, 2, 0, 2, 0]
+    assert len(passes) == 5
+    assert [len(each.gradients) for each in passes] == [0, 2, 0, 2, 0]
 
 
 @pytest.mark.parametrize("layer", [SumThenLinear, Gat])
@@ -312,5 +312,5 @@ def test_stores_go_with_the_graph(layer: Callable[..., nn.Module]) -> None:
             assert used(data) < forward
             model.zero_grad()
         # The features, and their sum where it is kept.
-        kept = 6 if layer is SumThenLinear else 0
-        assert sizes[1:] == [(6 + kept) * ROW] * 3
+        num_stores = 6 if layer is SumThenLinear else 0
+        assert sizes[1:] == [(6 + num_stores) * ROW] * 3

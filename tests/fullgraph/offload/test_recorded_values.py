@@ -118,13 +118,13 @@ def test_gradients_read_what_autograd_has_saved(
 
     x, _, _, w = make(Group.current("cpu"), 3)
     expected, refused = outcome(lambda: run(inputs()[0], w))
-    found, refused_here = outcome(lambda: run(x, w))
+    actual, refused_here = outcome(lambda: run(x, w))
     assert "modified by an inplace operation" in refused or not refused
     if refused or (change is by_vector and refused_here):
         # What torch uses after `w.data = ...` depends on whether autograd saved w or a view of it.
         assert "changed in place" in refused_here
     else:
-        torch.testing.assert_close(found, expected, msg=refused_here or None)
+        torch.testing.assert_close(actual, expected, msg=refused_here or None)
 
 
 def outcome(run: Callable[[], list[Tensor | None]]) -> tuple[list[Tensor | None], str]:
@@ -232,8 +232,8 @@ def test_gradients_flow_to_the_node_that_sums_had(change: Callable[[Tensor], Non
     offloaded = offload(data, layout, Chunks.even(layout, 3), PLENTY)
     w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
 
-    def gradient(given: Data) -> Tensor:
-        hidden = given.structure.spmm("copy_u", "sum", F.linear(given.x, w))
+    def gradient(graph: Data) -> Tensor:
+        hidden = graph.structure.spmm("copy_u", "sum", F.linear(graph.x, w))
         double = hidden * 2
         change(hidden)
         return torch.autograd.grad(double.sin().sum() + hidden.sum(), w)[0]
@@ -263,9 +263,9 @@ def change_weights() -> None:
     offloaded = offload(data, layout, Chunks.even(layout, 3), PLENTY)
     w = torch.eye(data.x.shape[1], dtype=torch.float64, requires_grad=True)
 
-    def gradient(given: Data, weights: Tensor) -> Tensor:
-        hidden = given.structure.spmm("mul", "sum", F.linear(given.x, w), weights)
-        given.structure.spmm("mul", "sum", hidden.tanh(), weights).square().sum().backward()
+    def gradient(graph: Data, weights: Tensor) -> Tensor:
+        hidden = graph.structure.spmm("mul", "sum", F.linear(graph.x, w), weights)
+        graph.structure.spmm("mul", "sum", hidden.tanh(), weights).square().sum().backward()
         grad, w.grad = w.grad, None
         assert grad is not None
         return grad

@@ -71,13 +71,13 @@ def check_store(store: RowStore, ids: torch.dtype) -> None:
     assert torch.equal(store.gather(rows.to(device)).cpu(), full[rows.long()])
     assert len(store.gather(rows[:0].to(device))) == 0
     distinct = torch.tensor([36, 1, 7], dtype=ids)
-    given = values_of(store.dtype, store.features, 3, seed=2)
-    store.scatter(distinct.to(device), given.to(device))
-    full[distinct.long()] = given
+    values = values_of(store.dtype, store.features, 3, seed=2)
+    store.scatter(distinct.to(device), values.to(device))
+    full[distinct.long()] = values
     assert torch.equal(store.read(0, ROWS).cpu(), full)
     if store.dtype != torch.bool:
-        store.add(distinct.to(device), given.to(device))
-        full[distinct.long()] += given
+        store.add(distinct.to(device), values.to(device))
+        full[distinct.long()] += values
         assert torch.equal(store.read(0, ROWS).cpu(), full)
     store.zero_()
     assert not store.read(0, ROWS).any()
@@ -105,8 +105,8 @@ def bytes_of(stores: RowAllocator) -> dict[str, tuple[int, int]]:
 
 def test_roles_choose_tiers_by_what_is_left(layout: RowLayout, tmp_path: Path) -> None:
     stores = RowAllocator(layout.group, 5000, 4500, folder=tmp_path)
-    made = [stores.allocate(layout, (10,), torch.float32, "source") for _ in range(3)]
-    assert [store.tier for store in made] == ["device", "host", "file"]
+    allocated = [stores.allocate(layout, (10,), torch.float32, "source") for _ in range(3)]
+    assert [store.tier for store in allocated] == ["device", "host", "file"]
     assert stores.allocate(layout, (), torch.float32).tier == "host"
     stores.sequential_device_bytes = 1000
     assert stores.allocate(layout, (), torch.float32, "given").tier == "host"
@@ -138,8 +138,8 @@ def test_memory_of_released_stores_serves_the_next(layout: RowLayout) -> None:
 
 def test_no_more_memory_is_freed_than_is_needed(layout: RowLayout) -> None:
     stores = RowAllocator(layout.group, 0, 10_000)
-    made = [stores.allocate(layout, (width,), torch.float32) for width in (2, 4, 8)]
-    for store in made:
+    allocated = [stores.allocate(layout, (width,), torch.float32) for width in (2, 4, 8)]
+    for store in allocated:
         store.release()
     assert bytes_of(stores)["host"] == (0, 5600)
     # 7,200 bytes have room once the smallest block that suffices is gone.

@@ -32,13 +32,13 @@ def test_gates_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
                     parameters = [cell.weight_ih, cell.weight_hh, *([cell.bias_ih, cell.bias_hh]
                                   if bias else [None, None])]  # fmt: skip
                     leaves = [t for t in (x, h, *parameters) if t is not None and t.requires_grad]
-                    found = run(ChunkRows(x, layout), ChunkRows(h, layout), *parameters)
-                    assert found is not None
+                    actual = run(ChunkRows(x, layout), ChunkRows(h, layout), *parameters)
+                    assert actual is not None
                     expected = cell(x, h)
-                    torch.testing.assert_close(found.rows, expected)
+                    torch.testing.assert_close(actual.rows, expected)
                     scale = torch.randn_like(expected)
                     torch.testing.assert_close(
-                        torch.autograd.grad(found.rows, leaves, scale),
+                        torch.autograd.grad(actual.rows, leaves, scale),
                         torch.autograd.grad(expected, leaves, scale),
                     )
     assert run(ChunkRows(x, layout), h, *parameters) is None

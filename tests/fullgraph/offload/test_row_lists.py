@@ -43,9 +43,9 @@ def test_bytes_are_planned() -> None:
     assert graph.plan.offload is not None
     mask = torch.rand(NODES, generator=torch.Generator().manual_seed(4)) < LABELLED
     labelled = structure.chunked.of_destinations(graph.node_layouts[NODE].select_mask(mask))
-    found = list_bytes(structure.chunked.transfers()) + list_bytes(labelled.transfers())
+    num_bytes = list_bytes(structure.chunked.transfers()) + list_bytes(labelled.transfers())
     [planned] = [item for item in graph.plan.offload.items if item.name == "row lists"]
-    assert found <= planned.num_bytes[0] <= 1.1 * found
+    assert num_bytes <= planned.num_bytes[0] <= 1.1 * num_bytes
 
 
 def test_windows_and_rows_that_leave() -> None:

@@ -88,8 +88,8 @@ def check_pass(
     sources = needed_sets(graph, orders)
     expected = expected_counts(graph, group.rank, sources, switches)
     transfers = csc.transfers()
-    found = vars(transfers.counts)
-    assert found == {name: expected[name] for name in found}
+    counters = vars(transfers.counts)
+    assert counters == {name: expected[name] for name in counters}
     stores = RowAllocator(group, 0, 1 << 24)
     width = 3
     x = stores.allocate(graph.source_layout, (width,), torch.float32, tier="host")

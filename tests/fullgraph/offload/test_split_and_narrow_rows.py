@@ -133,7 +133,7 @@ def losses(hidden_dtype: torch.dtype | None, offload: bool = True) -> list[float
     torch.manual_seed(2)
     layers = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)])
     optimizer = torch.optim.Adam(layers.parameters(), lr=0.02)
-    found = []
+    results = []
     for _ in range(8):
         h = rows
         for number, layer in enumerate(layers):
@@ -143,11 +143,11 @@ def losses(hidden_dtype: torch.dtype | None, offload: bool = True) -> list[float
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
+        results.append(loss.item())
     if offload and hidden_dtype is not None:
         assert graph.offloaded is not None
         assert graph.offloaded.allocator.narrow_dtype == hidden_dtype
-    return found
+    return results
 
 
 def test_losses_of_narrow_rows_differ_by_little() -> None:

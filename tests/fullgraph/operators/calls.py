@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tests.fullgraph.operators.known import UNCHECKED, argument_names
+from tests.fullgraph.operators.operator_list import UNCHECKED, argument_names
 from tests.fullgraph.operators.plain_forms import OF_ALL_ROWS, PLAIN_FORMS
 
 _MOST_ROWS, _MOST_ELEMENTS = 60, 5000

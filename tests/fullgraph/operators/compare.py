@@ -16,7 +16,7 @@ from peergraph.fullgraph.offload.rows.user_rows import is_offloaded
 from peergraph.fullgraph.tensor.conversions import distribute
 from tests.fullgraph.fuzz.outcomes import is_named
 from tests.fullgraph.operators.calls import Call, Extent, calls
-from tests.fullgraph.operators.known import operators
+from tests.fullgraph.operators.operator_list import operators
 from tests.fullgraph.operators.plain_forms import BROADCAST
 
 

@@ -15,8 +15,8 @@ def assert_same_folder(folder: Path, source: GraphSource) -> None:
     with Store.build(source, plan="host", device="cpu") as store:
         store.save(expected)
     names = {file.name for file in expected.iterdir()}
-    found = {file.name for file in folder.iterdir() if not file.name.endswith(".ids.parquet")}
-    assert found == names
+    file_names = {file.name for file in folder.iterdir() if not file.name.endswith(".ids.parquet")}
+    assert file_names == names
     for name in names:
         assert (folder / name).read_bytes() == (expected / name).read_bytes(), name
     with Store.load(folder, plan="host", device="cpu") as store:

@@ -124,13 +124,13 @@ def test_numbers_that_do_not_fit_and_rows_that_are_not_there(tmp_path: Path) -> 
     ):  # fmt: skip
         with named_case(words), pytest.raises(ValueError, match=words):
             Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
-    given = NodeFiles(num_nodes=2, tables={"x": torch.zeros(3)})
+    array_nodes = NodeFiles(num_nodes=2, tables={"x": torch.zeros(3)})
     with pytest.raises(ValueError, match="has 3 rows"):
-        Store.ingest(tmp_path / "s", nodes=given, edges=EdgeFiles(coo((0, 1))))
+        Store.ingest(tmp_path / "s", nodes=array_nodes, edges=EdgeFiles(coo((0, 1))))
     parquet.write_table(arrow.table({"id": [0, 1, 1, 5, 3]}), tmp_path / "n.parquet")
-    given = NodeFiles(tmp_path / "n.parquet", id="id", numbering="dense")
+    array_nodes = NodeFiles(tmp_path / "n.parquet", id="id", numbering="dense")
     with pytest.raises(BadRowsError) as raised:
-        Store.ingest(tmp_path / "s", nodes=given, edges=EdgeFiles(coo((0, 1))))
+        Store.ingest(tmp_path / "s", nodes=array_nodes, edges=EdgeFiles(coo((0, 1))))
     assert "earlier row: row 2 (1)" in str(raised.value)
     assert "out of range for 5 nodes: row 3 (5)" in str(raised.value)
 

@@ -71,12 +71,12 @@ def test_batches_that_several_threads_split(tmp_path: Path, sources: int, memory
     """Batches of several pieces, in files or in memory; records of 12 and 16 bytes."""
     coo = random_coo(sources, 5000, 300_000).numpy()
     coo[1, ::7] = 4321
-    found = run(tmp_path / "a", coo, (sources, 5000), memory, 200_000)
+    actual = run(tmp_path / "a", coo, (sources, 5000), memory, 200_000)
     expected, order = sorted_by_destination(coo)
-    assert np.array_equal(found[0][1:], np.cumsum(np.bincount(coo[1], minlength=5000)))
-    assert np.array_equal(found[1], expected)
-    assert found[2] is not None
-    assert np.array_equal(found[2], order)
+    assert np.array_equal(actual[0][1:], np.cumsum(np.bincount(coo[1], minlength=5000)))
+    assert np.array_equal(actual[1], expected)
+    assert actual[2] is not None
+    assert np.array_equal(actual[2], order)
 
 
 def test_memory_does_not_grow_with_the_number_of_batches(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_memory_does_not_grow_with_the_number_of_batches(tmp_path: Path) -> None
         for begin in range(0, coo.shape[1], batch):
             source, destination = (row[begin : begin + batch].copy() for row in coo)
             assert buckets.add(source, destination)
-        held, _ = tracemalloc.get_traced_memory()
+        num_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 200_000
-    found = np.concatenate([piece.indices.numpy() for piece in buckets.sorted_edges(None)])
-    assert np.array_equal(found, sorted_by_destination(coo)[0])
+    assert num_bytes < 200_000
+    result = np.concatenate([piece.indices.numpy() for piece in buckets.sorted_edges(None)])
+    assert np.array_equal(result, sorted_by_destination(coo)[0])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -105,16 +105,16 @@ def test_types_are_those_of_all_files(tmp_path: Path) -> None:
                     arrow.table({"x": values}), tmp_path / f"{number}-{part}.parquet"
                 )
             files = str(tmp_path / f"{number}-*.parquet")
-            found = ingest_table(tmp_path, files, Columns("x", nan="zero"))
+            actual = ingest_table(tmp_path, files, Columns("x", nan="zero"))
             expected = [v or 0 for v in first.to_pylist() + second.to_pylist()]
             if first.type == ms:
                 expected = [5000, 7]
-            assert found.dtype == dtype
-            assert found.tolist() == expected
+            assert actual.dtype == dtype
+            assert actual.tolist() == expected
     parquet.write_table(arrow.table({"x": arrow.nulls(3)}), tmp_path / "nulls.parquet")
-    found = ingest_table(tmp_path, tmp_path / "nulls.parquet", Columns("x", nan="keep"))
-    assert found.dtype == torch.float32
-    assert found.isnan().tolist() == [True] * 3
+    actual = ingest_table(tmp_path, tmp_path / "nulls.parquet", Columns("x", nan="keep"))
+    assert actual.dtype == torch.float32
+    assert actual.isnan().tolist() == [True] * 3
     for first, second in (
         (arrow.array(["1"]), arrow.array([1])),
         (arrow.array([5], ms), arrow.array([5])),
@@ -140,9 +140,9 @@ def test_dtypes_of_text_are_decided_by_all_files(tmp_path: Path) -> None:
         for part, lines in enumerate(parts):
             (tmp_path / f"{number}-{part}.csv").write_text("\n".join(["x", *lines]) + "\n")
         with named_case(parts):
-            found = ingest_table(tmp_path, str(tmp_path / f"{number}-*.csv"), "x")
-            assert found.dtype == dtype
-            assert found.tolist() == expected
+            actual = ingest_table(tmp_path, str(tmp_path / f"{number}-*.csv"), "x")
+            assert actual.dtype == dtype
+            assert actual.tolist() == expected
     (tmp_path / "a0.csv").write_text("x\n16777217\n")
     (tmp_path / "a1.csv").write_text("x\n0.5\n")
     with pytest.raises(ValueError, match="16777217 would be rounded to torch.float32"):
@@ -194,8 +194,8 @@ def test_ids_are_taken_as_they_are_written(tmp_path: Path) -> None:
             path.write_text(f"src,dst\n0,1\n{line}\n2,3\n")
             with pytest.raises(ValueError, match=words):
                 ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes)
-            found = ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes, bad_rows="skip")
-            assert found == [[0, 1], [2, 3]]
+            result = ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes, bad_rows="skip")
+            assert result == [[0, 1], [2, 3]]
     path.write_text("src,dst\n 1, 2\n3,-0\n")
     with pytest.raises(ValueError, match="not written as a whole number: row 1"):
         ingest_edges(tmp_path, EdgeFiles(path), nodes=nodes)
@@ -215,12 +215,12 @@ def test_one_bad_value_does_not_make_numbers_text(tmp_path: Path) -> None:
             ingest_edges(tmp_path, EdgeFiles(path))
     path.write_text("src,dst\n" + "\n".join([*lines[:3], "3,x", *lines[4:]]) + "\n")
     declared = EdgeFiles(path, csv=CsvFormat(types={"src": "int64", "dst": "int64"}))
-    found = ingest_edges(tmp_path, declared, bad_rows="skip")
-    assert sorted(found) == sorted([i, (i + 1) % 12] for i in range(12) if i != 3)
+    result = ingest_edges(tmp_path, declared, bad_rows="skip")
+    assert sorted(result) == sorted([i, (i + 1) % 12] for i in range(12) if i != 3)
     text = EdgeFiles(path, csv=CsvFormat(types={"src": "string", "dst": "string"}))
-    found = ingest_edges(tmp_path, text)
+    result = ingest_edges(tmp_path, text)
     ids = sorted({value for line in path.read_text().splitlines()[1:] for value in line.split(",")})
-    assert sorted([ids[a], ids[b]] for a, b in found) == sorted(
+    assert sorted([ids[a], ids[b]] for a, b in result) == sorted(
         line.split(",") for line in path.read_text().splitlines()[1:]
     )
 
@@ -276,8 +276,8 @@ def test_lists_of_lists_and_lists_of_unknown_length_are_refused(tmp_path: Path) 
     table = arrow.concat_tables([first, arrow.table({"k": [1], "x": [[1, 2]]})])
     assert ingest_table(tmp_path, table, "x", where="k = 1").tolist() == [[1, 2]]
     pairs = arrow.array([None, None], arrow.list_(arrow.float32(), 2))
-    found = ingest_table(tmp_path, arrow.table({"x": pairs}), Columns("x", nan="zero"))
-    assert found.tolist() == [[0, 0], [0, 0]]
+    result = ingest_table(tmp_path, arrow.table({"x": pairs}), Columns("x", nan="zero"))
+    assert result.tolist() == [[0, 0], [0, 0]]
 
 
 def test_parts_of_arrow_tables_with_missing_values(tmp_path: Path) -> None:
@@ -302,5 +302,5 @@ def test_arrays_with_a_mask_and_views_of_tensors(tmp_path: Path) -> None:
     both = arrow.table({"a": [1, 2], "b": [3, 4]})
     assert ingest_table(tmp_path, None, Rows(both), num_nodes=2).tolist() == [[1, 3], [2, 4]]
     for table in (np.zeros((0, 4), np.int16), torch.zeros(0, 2, 3)):
-        found = ingest_table(tmp_path, None, Rows(table), num_nodes=0)
-        assert found.shape == table.shape
+        result = ingest_table(tmp_path, None, Rows(table), num_nodes=0)
+        assert result.shape == table.shape

@@ -123,8 +123,8 @@ def test_headers_are_declared_or_unambiguous(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("0.5,1\n2,3\n")
     with pytest.raises(ValueError, match="may be a header or a row"):
         ingest_table(tmp_path, None, Rows(tmp_path / "x.csv"), num_nodes=2)
-    found = ingest_table(tmp_path, None, Rows(tmp_path / "x.csv", csv=plain), num_nodes=2)
-    assert found.tolist() == [[0.5, 1], [2, 3]]
+    result = ingest_table(tmp_path, None, Rows(tmp_path / "x.csv", csv=plain), num_nodes=2)
+    assert result.tolist() == [[0.5, 1], [2, 3]]
 
 
 def test_bad_lines_behind_the_first_block(tmp_path: Path) -> None:
@@ -393,8 +393,8 @@ def test_conditions_are_expressions_of_a_row(tmp_path: Path) -> None:
         ("true", [0, 1, 2, 3]),
     ):
         with named_case(where):
-            found = ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
-            assert [d for _, d in found] == rows
+            result = ingest_edges(tmp_path, conditions(where, x=x), nodes=NODES)
+            assert [d for _, d in result] == rows
     target = tmp_path / "outside.csv"
     for where in (
         "random() < 0.5",
@@ -521,12 +521,12 @@ def test_arrays_keep_their_shape_in_any_order(
     values = np.arange(float(np.prod(shape))).reshape(shape)
     path = tmp_path / ("x.npy" if save is np.save else "x.npz")
     save(path, np.array(values, order=order))
-    given = path if save is np.save else f"{path}:arr_0"
-    nodes = NodeFiles(num_nodes=shape[0], tables={"x": Rows(given)})
+    source = path if save is np.save else f"{path}:arr_0"
+    nodes = NodeFiles(num_nodes=shape[0], tables={"x": Rows(source)})
     edges = EdgeFiles(np.zeros((2, 0), np.int64))
     Store.ingest(tmp_path / "s", nodes=nodes, edges=edges)
-    found = np.load(tmp_path / "s" / "node0.table0.npy")
-    np.testing.assert_array_equal(found, values)
+    result = np.load(tmp_path / "s" / "node0.table0.npy")
+    np.testing.assert_array_equal(result, values)
 
 
 @pytest.mark.parametrize(

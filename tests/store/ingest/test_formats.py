@@ -196,9 +196,9 @@ def test_dgl_files(tmp_path: Path) -> None:
         relations(user__buys__item=buys, user__knows__user=knows),
         {"user": node_tables},
     )
-    for name, given, expected in (("one", graph, one), ("two", hetero, two)):
+    for name, saved, expected in (("one", graph, one), ("two", hetero, two)):
         with named_case(name):
-            dgl.save_graphs(str(tmp_path / f"{name}.bin"), [given])
+            dgl.save_graphs(str(tmp_path / f"{name}.bin"), [saved])
             Store.ingest(tmp_path / name, tmp_path / f"{name}.bin")
             assert_same_folder(tmp_path / name, expected)
     dgl.save_graphs(str(tmp_path / "both.bin"), [graph, graph])

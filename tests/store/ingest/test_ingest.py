@@ -38,8 +38,8 @@ def described(source: GraphSource) -> tuple[dict[str, NodeFiles], dict[Any, Edge
         for kind, count in source.num_nodes.items()
     }
     edges = {
-        kind: EdgeFiles(given.coo, tables=dict(source.edge_tables.get(kind, {})))
-        for kind, given in source.edges.items()
+        kind: EdgeFiles(edge_source.coo, tables=dict(source.edge_tables.get(kind, {})))
+        for kind, edge_source in source.edges.items()
     }
     return nodes, edges
 

@@ -157,10 +157,10 @@ def test_batches_without_an_id_do_not_decide_the_kind_of_ids(tmp_path: Path) -> 
 
 def test_conditions_and_joins(tmp_path: Path, files: dict[str, torch.Tensor]) -> None:
     good = files["w"] > 0
-    kept = EdgeSource(coo=files["buys"][:, good])
+    good_edges = EdgeSource(coo=files["buys"][:, good])
     expected = GraphSource(
         {"user": USERS, "item": ITEMS},
-        {("user", "buys", "item"): kept},
+        {("user", "buys", "item"): good_edges},
         edge_tables={("user", "buys", "item"): {"w": files["w"][good]}},
     )
     nodes = {
@@ -177,7 +177,7 @@ def test_conditions_and_joins(tmp_path: Path, files: dict[str, torch.Tensor]) ->
             folder = tmp_path / name
             Store.ingest(folder, nodes=nodes, edges={("user", "buys", "item"): edges})
             assert_same_folder(folder, expected)
-    for given in (EdgeFiles(buys, where="nothing = 1"), EdgeFiles(query="SELEC")):
+    for bad_edges in (EdgeFiles(buys, where="nothing = 1"), EdgeFiles(query="SELEC")):
         with pytest.raises(ValueError, match="is not valid"):
-            Store.ingest(tmp_path / "bad", nodes=nodes, edges={("user", "b", "item"): given})
+            Store.ingest(tmp_path / "bad", nodes=nodes, edges={("user", "b", "item"): bad_edges})
     assert np.load(tmp_path / "where" / "edge0.indptr.npy")[-1] == int(good.sum())

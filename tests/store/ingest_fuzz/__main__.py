@@ -135,20 +135,16 @@ def main() -> int:
     arguments.add_argument("--no-large", action="store_true", help="no files of many megabytes")
     arguments.add_argument("--shrink", type=int, help="make the case of this seed smaller")
     arguments.add_argument("--case", help="run a case as --shrink prints it")
-    given = arguments.parse_args()
-    if given.shrink is not None or given.case:
+    args = arguments.parse_args()
+    if args.shrink is not None or args.case:
         limit_file_sizes()
-        case = (
-            parse(given.case) if given.case else Generator(given.shrink, not given.no_large).case()
-        )
+        case = parse(args.case) if args.case else Generator(args.shrink, not args.no_large).case()
         print(_finding(case))
-        if not given.case:
+        if not args.case:
             smaller = shrink(case, run_case)
             print(smaller, _finding(smaller), sep="\n")
         return 0
-    kinds: dict[str, Any] = fuzz(
-        given.seed, given.tables, given.minutes, given.jobs, not given.no_large
-    )
+    kinds: dict[str, Any] = fuzz(args.seed, args.tables, args.minutes, args.jobs, not args.no_large)
     for kind, count in kinds.most_common():  # type: ignore[attr-defined]
         print(f"{count:6} {kind}")
     return 1 if kinds else 0

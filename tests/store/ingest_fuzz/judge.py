@@ -72,8 +72,8 @@ class Judge:
         for name in node_types(case):
             kinds: set[bool] = set()
             for edges in self._edges:
-                ends = edges.given.ends or tuple(edges.files.names[:2])
-                for column, end in zip(ends, edges.given.type[::2], strict=False):
+                ends = edges.spec.ends or tuple(edges.files.names[:2])
+                for column, end in zip(ends, edges.spec.type[::2], strict=False):
                     kinds |= kinds_of_ids(edges, column) if end == name else set()
             if len(kinds) > 1 and name not in self._nodes:
                 self._edges[0].files.may.append(f"ids of {name!r} are text and numbers")
@@ -93,20 +93,20 @@ class Judge:
             raise Finding(f"error without a name: {text}")
         if isinstance(error, BadRowsError):
             what = str(error).split("\n")[0]
-            read = [e for e in self._edges if f"edges {'-'.join(e.given.type)} " in what]
+            read = [e for e in self._edges if f"edges {'-'.join(e.spec.type)} " in what]
             self._check_named(error.bad_rows, read)
         if not self._has_reason():
             raise Finding(f"refused without a reason: {text}")
 
     def _words(self) -> Iterable[str]:
         for rows in self._types:
-            yield from (file.name.split("/")[-1] for file in rows.given.files)
-            for table in rows.given.tables:
+            yield from (file.name.split("/")[-1] for file in rows.spec.files)
+            for table in rows.spec.tables:
                 yield from (table.name, *table.columns)
                 yield table.file.name if table.file else ""
-            yield from ("where", "num_nodes", rows.given.id or "", *(rows.given.ends or ()))
-            yield repr(rows.given.type)
-            yield rows.given.type if isinstance(rows.given.type, str) else rows.given.type[1]
+            yield from ("where", "num_nodes", rows.spec.id or "", *(rows.spec.ends or ()))
+            yield repr(rows.spec.type)
+            yield rows.spec.type if isinstance(rows.spec.type, str) else rows.spec.type[1]
 
     def _has_reason(self) -> bool:
         return any(
@@ -116,49 +116,49 @@ class Judge:
 
     def _may_fail(self, nodes: TypeRows) -> bool:
         """Returns whether the arguments of a node type do not fit its rows."""
-        given, count = nodes.given, len(nodes.files.rows)
-        if given.num_nodes is not None and given.files and count != given.num_nodes:
+        spec, count = nodes.spec, len(nodes.files.rows)
+        if spec.num_nodes is not None and spec.files and count != spec.num_nodes:
             return True
-        if given.numbering == "mapped" and given.files and given.id is None:
+        if spec.numbering == "mapped" and spec.files and spec.id is None:
             return True
-        if not given.files and given.num_nodes not in (None, nodes.num_rows) and nodes.tables:
+        if not spec.files and spec.num_nodes not in (None, nodes.num_rows) and nodes.tables:
             return True
         sizes = {len(table) for table in nodes.tables}
-        if not given.files and (len(sizes) > 1 or (nodes.tables and given.num_nodes is None)):
+        if not spec.files and (len(sizes) > 1 or (nodes.tables and spec.num_nodes is None)):
             return True
-        if given.numbering == "dense" and given.id is not None:
-            keys = [key_of(row.values.get(given.id)).number for row in nodes.files.rows]
+        if spec.numbering == "dense" and spec.id is not None:
+            keys = [key_of(row.values.get(spec.id)).number for row in nodes.files.rows]
             return sorted(k for k in keys if k is not None) != list(range(count))
         return False
 
     def _doubtful(self, rows: TypeRows) -> Iterator[tuple[Row | None, bool]]:
         """Yields rows that may be bad, and whether they certainly are."""
         ends = iter(ends_of(rows)) if rows in self._edges else None
-        seen: set[Any] = set()
+        earlier_keys: set[Any] = set()
         for number in range(len(rows.files.rows) or rows.num_rows):
             row = rows.files.rows[number] if rows.files.rows else None
             cells = [(values[number] if number < len(values) else [], table, values)
-                     for table, values in zip(rows.given.tables, rows.tables, strict=True)
+                     for table, values in zip(rows.spec.tables, rows.tables, strict=True)
                     ]  # fmt: skip
             may = any(is_doubtful(*each) for each in cells)
             must = any((cell.missing and table.nan == "error" and not cell.may_fail)
                        or not (cell.missing or cell.values)
-                       for found, table, _ in cells for cell in found)  # fmt: skip
+                       for row_cells, table, _ in cells for cell in row_cells)  # fmt: skip
             if row is not None:
                 must |= row.malformed and not row.optional
                 may |= row.optional
                 if ends is not None and (both := next(ends)) is not None:
-                    for key, end in zip(both, rows.given.type[::2], strict=True):
+                    for key, end in zip(both, rows.spec.type[::2], strict=True):
                         must |= key.number is None and key.text is None
                         may |= self._is_doubtful_end(key, end)
-                if rows.given.id is not None and not row.malformed:
-                    key = key_of(row.values[rows.given.id])
+                if rows.spec.id is not None and not row.malformed:
+                    key = key_of(row.values[rows.spec.id])
                     must |= key.number is None and key.text is None
                     may |= key.may_fail or abs(key.number or 0) >= 2**63
-                    may |= not seen.isdisjoint({key.text, key.number} - {None})
-                    if rows.given.numbering == "dense":
+                    may |= not earlier_keys.isdisjoint({key.text, key.number} - {None})
+                    if rows.spec.numbering == "dense":
                         may |= key.number not in range(len(rows.files.rows))
-                    seen |= {key.text, key.number}
+                    earlier_keys |= {key.text, key.number}
             if may or must:
                 yield row, must
 
@@ -166,14 +166,14 @@ class Judge:
         if key.may_fail or (key.number is None and key.text is None):
             return True
         nodes = self._nodes.get(node_type)
-        if nodes is not None and nodes.given.id is not None:
+        if nodes is not None and nodes.spec.id is not None:
             ids = self._known_ids(nodes)
             return key.text not in ids
         count = None
         if nodes is not None:
-            given = nodes.given
-            count = given.num_nodes
-            if count is None and (given.files or nodes.tables):
+            spec = nodes.spec
+            count = spec.num_nodes
+            if count is None and (spec.files or nodes.tables):
                 count = len(nodes.files.rows) or nodes.num_rows
         if count is not None:
             return key.number is None or not 0 <= key.number < count
@@ -188,13 +188,13 @@ class Judge:
             key.number is None
             for edges in self._edges
             for both in ends_of(edges)
-            for key, end in zip(both or (), edges.given.type[::2], strict=False)
+            for key, end in zip(both or (), edges.spec.type[::2], strict=False)
             if end == node_type
         }
 
     def _known_ids(self, nodes: TypeRows) -> set[Any]:
         if not hasattr(nodes, "ids"):
-            keys = [key_of(row.values.get(nodes.given.id or "")) for row in nodes.files.rows]
+            keys = [key_of(row.values.get(nodes.spec.id or "")) for row in nodes.files.rows]
             nodes.ids = {key.text for key in keys if not key.may_fail}  # type: ignore[attr-defined]
         return nodes.ids  # type: ignore[attr-defined,no-any-return]
 
@@ -206,7 +206,7 @@ class Judge:
             for row, certain in self._doubtful(rows):
                 if row is not None:
                     may.setdefault(row.file, set()).update(row.numbers)
-                    own = any(table.file is not None for table in rows.given.tables)
+                    own = any(table.file is not None for table in rows.spec.tables)
                     # A row is reported once, and may be so in the file of a table.
                     if certain and not own and any(rows is each for each in complete):
                         must[row.file] = must.get(row.file, 0) + 1
@@ -229,14 +229,14 @@ class Judge:
             if rows.files.must:
                 raise Finding(f"accepted although {rows.files.must[0]}")
             numbers = [reason for reason in rows.files.may if "numbers for names" in reason]
-            if numbers and "header" not in rows.given.csv and not warned:
+            if numbers and "header" not in rows.spec.csv and not warned:
                 raise Finding(f"accepted without a warning: {numbers[0]}")
         with Store.load(path, device="cpu", plan="host") as store:
             nodes = {t: self._check_nodes(store, path, n, t, warned or report.bad_rows.total)
                      for n, t in enumerate(node_types(self._case))}  # fmt: skip
             for edges in self._edges:
                 self._check_edges(store, edges, nodes)
-        self._check_named(report.bad_rows, [e for e in self._edges if not e.given.where])
+        self._check_named(report.bad_rows, [e for e in self._edges if not e.spec.where])
 
     def _check_nodes(self, store: Store, path: Path, number: int, name: str, told: bool) -> _Nodes:
         count, rows = store.num_nodes(name), self._nodes.get(name)
@@ -252,15 +252,15 @@ class Judge:
         nodes = _Nodes(mode, count, {key: n for n, key in enumerate(keys or [])})
         if keys is not None and (len(nodes.numbers) != len(keys) or len(keys) != count):
             raise Finding(f"ids differ: {count} nodes, {len(keys)} ids")
-        if rows is None or not rows.given.files:
-            if rows is None or (rows.given.num_nodes is None and not rows.tables):
+        if rows is None or not rows.spec.files:
+            if rows is None or (rows.spec.num_nodes is None and not rows.tables):
                 self._check_named_nodes(name, nodes, keys, told)
-            elif count != (rows.num_rows if rows.given.num_nodes is None else rows.given.num_nodes):
+            elif count != (rows.num_rows if rows.spec.num_nodes is None else rows.spec.num_nodes):
                 raise Finding(f"the number of nodes of {name} is {count}")
             if rows is not None:
                 self._check_node_tables(store, rows, list(range(count)))
             return nodes
-        if rows.given.id is None:
+        if rows.spec.id is None:
             order = [n for n, row in enumerate(rows.files.rows) if not row.optional]
             if len(rows.files.rows) == count:  # empty lines are rows
                 order = list(range(count))
@@ -268,33 +268,33 @@ class Judge:
                 raise Finding(f"bad row accepted: a row of {name} is malformed")
         else:
             order = self._order(rows, nodes, keys)
-        if len(order) != count and not (rows.given.num_nodes == count and not rows.tables):
+        if len(order) != count and not (rows.spec.num_nodes == count and not rows.tables):
             raise Finding(f"the number of nodes of {name} is {count}, there are {len(order)} rows")
         self._check_node_tables(store, rows, order)
         return nodes
 
     def _order(self, rows: TypeRows, nodes: _Nodes, keys: list[Any] | None) -> list[int]:
         """Returns the row of each node."""
-        given, found = rows.given, [
-            Key(None, None) if row.malformed else key_of(row.values[rows.given.id or ""])
+        spec, file_keys = rows.spec, [
+            Key(None, None) if row.malformed else key_of(row.values[rows.spec.id or ""])
             for row in rows.files.rows]  # fmt: skip
-        numbers = [key.number for key in found]
+        numbers = [key.number for key in file_keys]
         is_dense = None not in numbers and sorted(numbers) == list(range(len(numbers)))  # type: ignore[type-var]
         if keys is None:
             if not is_dense:
                 raise Finding(f"ids differ: {numbers[:5]} are taken for the numbers of the nodes")
-            if given.numbering == "mapped":
+            if spec.numbering == "mapped":
                 raise Finding("ids differ: numbering='mapped' is ignored")
             order = [0] * len(numbers)
             for n, number in enumerate(numbers):
                 order[number or 0] = n
             return order
-        clean = is_dense and all(isinstance(r.values[given.id or ""], int) for r in rows.files.rows)
-        clean &= bool(found)  # the type decides where there are no rows
-        if given.numbering == "dense" or (given.numbering == "auto" and clean):
+        clean = is_dense and all(isinstance(r.values[spec.id or ""], int) for r in rows.files.rows)
+        clean &= bool(file_keys)  # the type decides where there are no rows
+        if spec.numbering == "dense" or (spec.numbering == "auto" and clean):
             raise Finding("ids differ: numbers from 0 on are looked up")
         order = []
-        for n, (row, key) in enumerate(zip(rows.files.rows, found, strict=True)):
+        for n, (row, key) in enumerate(zip(rows.files.rows, file_keys, strict=True)):
             node = nodes.find(key)
             if node == len(order):
                 order.append(n)
@@ -315,7 +315,7 @@ class Judge:
         for edges in self._edges:
             doubtful = {id(row) for row, _ in self._doubtful(edges)}
             for row, both in zip(edges.files.rows, ends_of(edges), strict=True):
-                for key, end in zip(both or (), edges.given.type[::2], strict=False):
+                for key, end in zip(both or (), edges.spec.type[::2], strict=False):
                     if end == name and (key.number, key.text) != (None, None):
                         (maybe if id(row) in doubtful else surely).append(key)
         if keys is None:
@@ -344,12 +344,12 @@ class Judge:
             raise Finding(f"ids differ: {words} words make {integers} integers text, silently")
 
     def _check_node_tables(self, store: Store, rows: TypeRows, order: list[int]) -> None:
-        if not rows.given.tables:
+        if not rows.spec.tables:
             return
-        loaded = [_values(store.node_table(table.name, rows.given.type), len(order))
-                  for table in rows.given.tables]  # fmt: skip
+        loaded = [_values(store.node_table(table.name, rows.spec.type), len(order))
+                  for table in rows.spec.tables]  # fmt: skip
         for table, (values, dtype), cells in zip(
-            rows.given.tables, loaded, rows.tables, strict=True
+            rows.spec.tables, loaded, rows.tables, strict=True
         ):
             _check_dtype(table, dtype)
             if len(cells) < len(order):
@@ -362,23 +362,23 @@ class Judge:
                               f"{values[wrong]}, the file has {cells[order[wrong]]}")  # fmt: skip
 
     def _check_edges(self, store: Store, edges: TypeRows, nodes: dict[str, _Nodes]) -> None:
-        given = edges.given
-        index = store.edge_index(given.type).t().tolist()
-        step = 2 if given.add_reverse else 1
-        tables = [_values(store.edge_table(table.name, given.type), len(index))
-                  for table in given.tables]  # fmt: skip
-        for table, (_, dtype) in zip(given.tables, tables, strict=True):
+        spec = edges.spec
+        index = store.edge_index(spec.type).t().tolist()
+        step = 2 if spec.add_reverse else 1
+        tables = [_values(store.edge_table(table.name, spec.type), len(index))
+                  for table in spec.tables]  # fmt: skip
+        for table, (_, dtype) in zip(spec.tables, tables, strict=True):
             _check_dtype(table, dtype)
-        if not given.edge_ids:
+        if not spec.edge_ids:
             return self._check_unordered(edges, nodes, index)
-        source, destination = nodes[given.type[0]], nodes[given.type[2]]
+        source, destination = nodes[spec.type[0]], nodes[spec.type[2]]
         skips = self._case.bad_rows == "skip"
         rows = []
         for n, (row, both) in enumerate(zip(edges.files.rows, ends_of(edges), strict=True)):
             pair = None if both is None else (source.find(both[0]), destination.find(both[1]))
             cells = [values[n] for values in edges.tables]
             must = pair is None or None in pair
-            may = row.optional or any(map(is_doubtful, cells, given.tables, edges.tables))
+            may = row.optional or any(map(is_doubtful, cells, spec.tables, edges.tables))
             may |= both is not None and any(key.may_fail for key in both)
             rows.append((pair, cells, must, may and (skips or row.optional)))
         reason = ""
@@ -390,15 +390,15 @@ class Judge:
                          and (step == 1 or index[p + 1] == index[p][::-1])
                          and all(_fits(values[q], cell, table, dtype, k)
                                  for (values, dtype), cell, table in
-                                 zip(tables, cells, given.tables, strict=True)
+                                 zip(tables, cells, spec.tables, strict=True)
                                  for q in range(p, p + step))}  # fmt: skip
-                if may or (skips and (must or not _is_good(cells, given.tables, tables))):
+                if may or (skips and (must or not _is_good(cells, spec.tables, tables))):
                     after |= states
                 if not after:
                     at = min(states)
                     loaded = (index[at : at + 1], [values[at : at + 1] for values, _ in tables])
                     reason = reason or (
-                        f"{'bad row accepted' if must else 'wrong edge'}: {given.type} row {n} is "
+                        f"{'bad row accepted' if must else 'wrong edge'}: {spec.type} row {n} is "
                         f"{pair} {cells}, edge {at} is {loaded}"
                     )
                     break
@@ -413,15 +413,15 @@ class Judge:
         self, edges: TypeRows, nodes: dict[str, _Nodes], index: list[list[int]]
     ) -> None:
         """Checks edges whose ids are their positions in the CSC."""
-        given, pairs = edges.given, []
+        spec, pairs = edges.spec, []
         if any(True for _ in self._doubtful(edges)):
             return
         for both in ends_of(edges):
             assert both is not None
-            pair = nodes[given.type[0]].find(both[0]), nodes[given.type[2]].find(both[1])
-            pairs += [pair, pair[::-1]] if given.add_reverse else [pair]
+            pair = nodes[spec.type[0]].find(both[0]), nodes[spec.type[2]].find(both[1])
+            pairs += [pair, pair[::-1]] if spec.add_reverse else [pair]
         if sorted(map(list, pairs)) != sorted(index):
-            raise Finding(f"wrong edge: {given.type} differs")
+            raise Finding(f"wrong edge: {spec.type} differs")
 
 
 def _values(table: Any, count: int) -> tuple[list[Any], torch.dtype]:
@@ -440,11 +440,11 @@ def _check_dtype(table: Table, dtype: torch.dtype) -> None:
         raise Finding(f"wrong dtype: {table.name!r} is {dtype}, not {table.dtype}")
 
 
-def _is_good(cells: list[list[Cell]], given: list[Table], tables: list[Any]) -> bool:
+def _is_good(cells: list[list[Cell]], specs: list[Table], tables: list[Any]) -> bool:
     """Returns whether every cell has a value."""
     return all(
-        found and all(right_values(c, dtype, t.dtype is not None, t.nan) for c in found)
-        for found, t, (_, dtype) in zip(cells, given, tables, strict=True)
+        cell and all(right_values(c, dtype, t.dtype is not None, t.nan) for c in cell)
+        for cell, t, (_, dtype) in zip(cells, specs, tables, strict=True)
     )
 
 

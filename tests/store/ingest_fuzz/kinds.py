@@ -127,9 +127,9 @@ def _special(value: float) -> Any:
     return Fraction(value) if np.isfinite(value) else str(value)
 
 
-def _text_cell(given: str) -> Cell:
-    text = given.strip()
-    odd = text != given or text.startswith("+")
+def _text_cell(value: str) -> Cell:
+    text = value.strip()
+    odd = text != value or text.startswith("+")
     if not text:
         return Cell((), missing=True)
     if _INTEGER.fullmatch(text):

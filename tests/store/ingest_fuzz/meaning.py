@@ -60,57 +60,57 @@ class TypeRows:
     """The rows of a type, with the cells of its tables.
 
     Args:
-        given: the type of the case.
+        spec: the type of the case.
         files: the rows of its files that satisfy its condition.
         tables: for each table, the cells of each of these rows (a list per row).
         num_rows: the number of rows of separate files, if there are no others.
     """
 
-    given: Rows
+    spec: Rows
     files: RowSet
     tables: list[list[list[Cell]]]
     num_rows: int = 0
 
 
-def read_type(given: Rows, folder: Path) -> TypeRows:
+def read_type(spec: Rows, folder: Path) -> TypeRows:
     """Reads the files of a type, and those of its tables."""
-    for table in given.tables:
+    for table in spec.tables:
         if table.form == "pattern":  # in the order of the first file
-            table.columns = fnmatch.filter(read_rows(given, folder, []).names, "f*")
-    columns = [name for table in given.tables if table.file is None for name in table.columns]
-    ends = [*given.ends] if given.ends else []
-    if not ends and not isinstance(given.type, str):  # the first two columns
-        names = read_rows(given, folder, []).names if given.files else []
+            table.columns = fnmatch.filter(read_rows(spec, folder, []).names, "f*")
+    columns = [name for table in spec.tables if table.file is None for name in table.columns]
+    ends = [*spec.ends] if spec.ends else []
+    if not ends and not isinstance(spec.type, str):  # the first two columns
+        names = read_rows(spec, folder, []).names if spec.files else []
         ends = names[:2]
-    used = list(dict.fromkeys([*ends, *([given.id] if given.id else []), *columns]))
-    if given.where and given.where[1]:
-        used.append(given.where[1])
-    files = read_rows(given, folder, used) if given.files else RowSet()
-    if not isinstance(given.type, str) and files.rows and len(ends) < 2:
+    used = list(dict.fromkeys([*ends, *([spec.id] if spec.id else []), *columns]))
+    if spec.where and spec.where[1]:
+        used.append(spec.where[1])
+    files = read_rows(spec, folder, used) if spec.files else RowSet()
+    if not isinstance(spec.type, str) and files.rows and len(ends) < 2:
         files.must.append("edges need two columns")
-    for name in [*ends, *([given.id] if given.id else [])]:
+    for name in [*ends, *([spec.id] if spec.id else [])]:
         keys = [key_of(row.values[name]) for row in files.rows if name in row.values]
         kinds = {key.number is None or key.may_fail for key in keys if key.text is not None}
         if len(kinds) > 1 and files.is_csv:
             files.may.append(f"column {name!r} has numbers and words")
     if not files.rows:
         files.may.append("without rows, columns may have any type")
-    separate = [_separate(given, number, table, folder, files)
-                for number, table in enumerate(given.tables)]  # fmt: skip
-    if given.where is not None:
+    separate = [_separate(spec, number, table, folder, files)
+                for number, table in enumerate(spec.tables)]  # fmt: skip
+    if spec.where is not None:
         if any(rows is not None for rows in separate):
             files.may.append("where goes without tables of separate files")
-        if given.where[0] in ("limit", "statement", "wrong"):
+        if spec.where[0] in ("limit", "statement", "wrong"):
             files.must.append("where is no condition")
-        values = [str(row.values.get(given.where[1]) or 0) for row in files.rows]
+        values = [str(row.values.get(spec.where[1]) or 0) for row in files.rows]
         if not all(_PLAIN_NUMBER.fullmatch(x) and abs(float(x)) < 2**53 for x in values):
             files.may.append("where compares text, or numbers that are not exact")
-        if given.where[0] == "random":
+        if spec.where[0] == "random":
             files.may.append("where is no condition of the row")
-    kept = [n for n, row in enumerate(files.rows) if _satisfies(row, given.where)]
+    rest = [n for n, row in enumerate(files.rows) if _satisfies(row, spec.where)]
     lines = [n for n, row in enumerate(files.rows) if not row.optional]
     num_rows = 0
-    for table, rows in zip(given.tables, separate, strict=True):
+    for table, rows in zip(spec.tables, separate, strict=True):
         if rows is None:
             continue
         num_rows = len(rows)
@@ -118,31 +118,31 @@ def read_type(given: Rows, folder: Path) -> TypeRows:
             files.must.append(f"table {table.name!r} has {len(rows)} rows")
     places = {line: n for n, line in enumerate(lines)} if len(lines) < len(files.rows) else None
     tables = []
-    for table, rows in zip(given.tables, separate, strict=True):
-        sources = given.files if table.file is None else [table.file]
+    for table, rows in zip(spec.tables, separate, strict=True):
+        sources = spec.files if table.file is None else [table.file]
         kinds = {"string" in column.kind for file in sources for column in file.columns
                  if table.file is not None or column.name in table.columns}  # fmt: skip
         if len(kinds) > 1:
             files.may.append(f"table {table.name!r} has columns of text and of numbers")
         if rows is None:
-            tables.append(_with_whole_lists([_cells(files.rows[n], table) for n in kept], table))
-        elif given.files:
+            tables.append(_with_whole_lists([_cells(files.rows[n], table) for n in rest], table))
+        elif spec.files:
             at = [n if places is None or len(rows) != len(lines) else places.get(n, -1)
-                  for n in kept]  # fmt: skip
+                  for n in rest]  # fmt: skip
             tables.append([rows[i] if 0 <= i < len(rows) else [] for i in at])
         else:
             tables.append(rows)
-    files.rows = [files.rows[n] for n in kept]
-    return TypeRows(given, files, tables, num_rows)
+    files.rows = [files.rows[n] for n in rest]
+    return TypeRows(spec, files, tables, num_rows)
 
 
 def _separate(
-    given: Rows, number: int, table: Table, folder: Path, files: RowSet
+    spec: Rows, number: int, table: Table, folder: Path, files: RowSet
 ) -> list[list[Cell]] | None:
     """Returns the rows of a table's own file."""
     if table.file is None:
         return None
-    stem = table_stem(given, number)
+    stem = table_stem(spec, number)
     path = stem.with_name(stem.name + table.file.name)
     if table.file.name.endswith((".npy", ".npz")):
         damaged = any(table.file.style.get(key) for key in ("cut", "shape", "fifo"))
@@ -153,19 +153,19 @@ def _separate(
         return [[to_cell(x) for x in row.reshape(-1)] for row in values]
     names = [column.name for column in table.file.columns]
     header = {"header": table.file.style.get("header", True)}
-    found = read_files([(path, table.file)], folder, names, header)
-    files.must += found.must
-    files.may += found.may
-    files.may += [f"{path} has lines of another length" for row in found.rows
+    rows = read_files([(path, table.file)], folder, names, header)
+    files.must += rows.must
+    files.may += rows.may
+    files.may += [f"{path} has lines of another length" for row in rows.rows
                   if row.malformed or row.optional]  # fmt: skip
     # An error of such a file names no row; it is enough that there is one.
-    return [[row.cells[n] for n in names] if row.cells else [] for row in found.rows]
+    return [[row.cells[n] for n in names] if row.cells else [] for row in rows.rows]
 
 
 def kinds_of_ids(rows: TypeRows, name: str) -> set[bool]:
     """Returns whether the ids of a column are text: by its type, or by the values of CSV files."""
     if not rows.files.is_csv:
-        columns = [c for file in rows.given.files for c in file.columns if c.name == name]
+        columns = [c for file in rows.spec.files for c in file.columns if c.name == name]
         return {"string" in c.kind or c.kind == "not utf8" for c in columns}
     values = [row.values.get(name) for row in rows.files.rows]
     return {_PLAIN_NUMBER.fullmatch(value) is None for value in values if value and value.strip()}
@@ -251,7 +251,7 @@ def _is_doubtful_cell(cell: Cell, table: Table, column: list[list[Cell]]) -> boo
 
 def ends_of(rows: TypeRows) -> Iterator[tuple[Key, Key] | None]:
     """Yields the ids of source and destination of each row; None for malformed ones."""
-    names = rows.given.ends or tuple(rows.files.names[:2])
+    names = rows.spec.ends or tuple(rows.files.names[:2])
     for row in rows.files.rows:
         yield (
             None if row.malformed else (key_of(row.values[names[0]]), key_of(row.values[names[1]]))

@@ -68,29 +68,29 @@ class RowSet:
     is_csv: bool = False
 
 
-def read_rows(given: Rows, folder: Path, used: list[str]) -> RowSet:
+def read_rows(spec: Rows, folder: Path, used: list[str]) -> RowSet:
     """Reads the files of a type.
 
     Args:
-        given: the type.
+        spec: the type.
         folder: the folder of the case.
         used: the columns that the ingest uses; empty: the first two.
     """
-    if given.form not in ("paths", "glob", "folder"):
-        found = RowSet()
-        file = given.files[0]
-        if given.form == "tensor":
-            return _read_array("", array(file), found)
+    if spec.form not in ("paths", "glob", "folder"):
+        row_set = RowSet()
+        file = spec.files[0]
+        if spec.form == "tensor":
+            return _read_array("", array(file), row_set)
         values = table(file)
-        if given.form == "pandas":
+        if spec.form == "pandas":
             values = pa.Table.from_pandas(frame(values), preserve_index=False)
-        return _of_tables([("", values)], used, found)
-    names = [file.name for file in given.files]
-    if given.form != "paths":
+        return _of_tables([("", values)], used, row_set)
+    names = [file.name for file in spec.files]
+    if spec.form != "paths":
         names = sorted(dict.fromkeys(names), key=lambda name: Path(name).parts)
-    styles = {file.name: file for file in given.files}
-    return read_files([(Path(type_folder(given)) / n, styles[n]) for n in names], folder,
-                      used, given.csv, given.form != "paths")  # fmt: skip
+    styles = {file.name: file for file in spec.files}
+    return read_files([(Path(type_folder(spec)) / n, styles[n]) for n in names], folder,
+                      used, spec.csv, spec.form != "paths")  # fmt: skip
 
 
 def read_files(
@@ -101,17 +101,17 @@ def read_files(
     listed: bool = False,
 ) -> RowSet:
     """Reads files, as :func:`read_rows`."""
-    found, tables = RowSet(), []
+    row_set, tables = RowSet(), []
     for path, file in files:
         style = file.style
         suffix = path.suffix.lower()
         if listed and suffix not in _KNOWN:
-            found.may.append(f"{path} has another ending")
+            row_set.may.append(f"{path} has another ending")
             continue
         if listed and len(path.parts) > 2:
-            found.may.append(f"{path} is in a folder within the folder")
+            row_set.may.append(f"{path} is in a folder within the folder")
         if style.get("fifo") or style.get("dangling"):
-            found.must.append(f"{path} is no regular file")
+            row_set.must.append(f"{path} is no regular file")
             continue
         try:
             if suffix in (".npy", ".npz"):
@@ -119,37 +119,37 @@ def read_files(
                     raise ValueError("its header has another shape")
                 values = np.load(folder / path)
                 if suffix == ".npz":
-                    _read_array(f"{path}:a", values["a"], found)
+                    _read_array(f"{path}:a", values["a"], row_set)
                 else:
-                    _read_array(str(path), values, found)
+                    _read_array(str(path), values, row_set)
             elif suffix in (".parquet", ".pq"):
                 tables.append((str(path), pq.ParquetFile(folder / path).read()))
             else:
-                found.is_csv = True
-                _read_csv(path, folder, used, csv_format, found)
+                row_set.is_csv = True
+                _read_csv(path, folder, used, csv_format, row_set)
         except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-            found.must.append(f"{path} cannot be read: {error}")
-    return _of_tables(tables, used, found) if tables else found
+            row_set.must.append(f"{path} cannot be read: {error}")
+    return _of_tables(tables, used, row_set) if tables else row_set
 
 
-def _of_tables(tables: list[tuple[str, pa.Table]], used: list[str], found: RowSet) -> RowSet:
-    found.names = list(tables[0][1].schema.names)
-    used = used or found.names[:2]
+def _of_tables(tables: list[tuple[str, pa.Table]], used: list[str], row_set: RowSet) -> RowSet:
+    row_set.names = list(tables[0][1].schema.names)
+    used = used or row_set.names[:2]
     for name, values in tables:
-        _check_names(name, values.schema.names, used, found)
-    if found.must:
-        return found
+        _check_names(name, values.schema.names, used, row_set)
+    if row_set.must:
+        return row_set
     kinds = {n: {str(t.schema.field(n).type) for _, t in tables} for n in used}
     units = {n: {unit_of(t.schema.field(n).type) for _, t in tables} for n in used}
-    found.may += [f"{n} has several types" for n in used if len(kinds[n]) > 1]
-    found.may += [f"{n} has times" for n in used if units[n] != {0}]
+    row_set.may += [f"{n} has several types" for n in used if len(kinds[n]) > 1]
+    row_set.may += [f"{n} has times" for n in used if units[n] != {0}]
     for name, values in tables:
         columns = {n: cells_of(values.column(n), units[n]) for n in used}
         plain = {n: _plain(values.column(n)) for n in used}
         for row in range(len(values)):
-            found.rows.append(Row(name, (row,), {n: plain[n][row] for n in used},
+            row_set.rows.append(Row(name, (row,), {n: plain[n][row] for n in used},
                                   {n: columns[n][row] for n in used}))  # fmt: skip
-    return found
+    return row_set
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
@@ -161,32 +161,32 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
         return list(column.cast(pa.binary()).to_pylist())
 
 
-def _check_names(file: str, names: list[str], used: list[str], found: RowSet) -> None:
+def _check_names(file: str, names: list[str], used: list[str], row_set: RowSet) -> None:
     """Notes columns that a file lacks, and those that it has twice."""
     for name in used:
         if name not in names:
-            found.must.append(f"{file} has no column {name!r}")
+            row_set.must.append(f"{file} has no column {name!r}")
         elif names.count(name) > 1:
-            found.must.append(f"{file} has two columns {name!r}")
+            row_set.must.append(f"{file} has two columns {name!r}")
     if len(set(names)) < len(names):
-        found.may.append(f"{file} has two columns of one name")
+        row_set.may.append(f"{file} has two columns of one name")
 
 
-def _read_array(file: str, values: np.ndarray[Any, Any], found: RowSet) -> RowSet:
+def _read_array(file: str, values: np.ndarray[Any, Any], row_set: RowSet) -> RowSet:
     if values.dtype.kind not in "biuf" or values.ndim != 2:
-        found.must.append(f"{file} is {values.dtype} {list(values.shape)}")
-        return found
+        row_set.must.append(f"{file} is {values.dtype} {list(values.shape)}")
+        return row_set
     columns = values if values.shape[0] == 2 else values.T
     if len(columns) < 2:
-        found.must.append(f"{file} has one column")
-        return found
-    found.names = [str(i) for i in range(len(columns))]
+        row_set.must.append(f"{file} has one column")
+        return row_set
+    row_set.names = [str(i) for i in range(len(columns))]
     arrow = [pa.chunked_array([pa.array(c.astype(c.dtype.newbyteorder("=")))]) for c in columns]
-    return _of_tables([(file, pa.Table.from_arrays(arrow, found.names))], [], found)
+    return _of_tables([(file, pa.Table.from_arrays(arrow, row_set.names))], [], row_set)
 
 
 def _read_csv(
-    path: Path, folder: Path, used: list[str], csv_format: dict[str, Any], found: RowSet
+    path: Path, folder: Path, used: list[str], csv_format: dict[str, Any], row_set: RowSet
 ) -> None:
     data = (folder / path).read_bytes()
     if inflate := _INFLATE.get(path.suffix.lower()):
@@ -195,23 +195,23 @@ def _read_csv(
     delimiter = csv_format.get("delimiter") or ("\t" if ".tsv" in path.suffixes else ",")
     records, broken = _records(text, delimiter)
     if records and any("\n" in value or "\r" in value for value in records[0]):
-        found.may.append(f"{path} has a first line of several lines")
+        row_set.may.append(f"{path} has a first line of several lines")
     if csv_format.get("header", True):
         if "header" not in csv_format:
-            found.may.append(f"{path} may have a header or not")
+            row_set.may.append(f"{path} may have a header or not")
         names = records.pop(0) if records else []
         if names and all(n.lstrip("-").isdigit() for n in names):
-            found.may.append(f"{path} has numbers for names of columns")
+            row_set.may.append(f"{path} has numbers for names of columns")
     else:
         names = [f"f{i}" for i in range(len(records[0]))] if records else []
     if not names:
-        found.may.append(f"{path} is empty")
+        row_set.may.append(f"{path} is empty")
         return
-    found.names = found.names or names
-    if set(names) != set(found.names):
-        found.may.append(f"{path} has other columns than the first file")
-    used = used or found.names[:2]
-    _check_names(str(path), names, used, found)
+    row_set.names = row_set.names or names
+    if set(names) != set(row_set.names):
+        row_set.may.append(f"{path} has other columns than the first file")
+    used = used or row_set.names[:2]
+    _check_names(str(path), names, used, row_set)
     if any(n not in names for n in used):
         return
     last = max((i for i, record in enumerate(records) if record), default=-1)
@@ -228,7 +228,7 @@ def _read_csv(
         if not row.malformed:
             row.values = dict(zip(names, record, strict=True))
             row.cells = {n: _cell(row.values[n]) for n in used}
-        found.rows.append(row)
+        row_set.rows.append(row)
         without_blanks += not is_blank
 
 

@@ -130,8 +130,8 @@ def _arguments(rows: Rows, folder: Path) -> dict[str, Any]:
     files: Any = forms.get(rows.form) if rows.files else None
     if rows.files and rows.form not in forms:
         files = _in_memory(rows)
-    tables = {given.name: _table(given, table_stem(rows, number), folder)
-              for number, given in enumerate(rows.tables)}  # fmt: skip
+    tables = {spec.name: _table(spec, table_stem(rows, number), folder)
+              for number, spec in enumerate(rows.tables)}  # fmt: skip
     where = None if rows.where is None else sql(rows.where)
     return {"files": files, "tables": tables, "where": where, "csv": CsvFormat(**rows.csv)}
 
@@ -145,18 +145,18 @@ def _in_memory(rows: Rows) -> Any:
             "reader": values.to_reader, "pandas": lambda: frame(values)}[rows.form]()  # fmt: skip
 
 
-def _table(given: Table, stem: Path, folder: Path) -> Any:
-    options: dict[str, Any] = {"dtype": given.dtype, "nan": given.nan}
-    if given.form == "column":
-        return Columns(given.columns[0], **options)
-    if given.form in ("list", "pattern"):
-        return Columns("f*" if given.form == "pattern" else given.columns, **options)
-    assert given.file is not None
-    if given.form == "tensor":
-        return TableRows(torch.from_numpy(array(given.file).copy()), **options)
-    path = stem.with_name(stem.name + given.file.name)
-    write_file(given.file, folder / path)
-    header = given.file.style.get("header", True)
+def _table(spec: Table, stem: Path, folder: Path) -> Any:
+    options: dict[str, Any] = {"dtype": spec.dtype, "nan": spec.nan}
+    if spec.form == "column":
+        return Columns(spec.columns[0], **options)
+    if spec.form in ("list", "pattern"):
+        return Columns("f*" if spec.form == "pattern" else spec.columns, **options)
+    assert spec.file is not None
+    if spec.form == "tensor":
+        return TableRows(torch.from_numpy(array(spec.file).copy()), **options)
+    path = stem.with_name(stem.name + spec.file.name)
+    write_file(spec.file, folder / path)
+    header = spec.file.style.get("header", True)
     member = ":a" if path.suffix == ".npz" else ""
     return TableRows(f"{path}{member}", **options, csv=CsvFormat(header=header))
 

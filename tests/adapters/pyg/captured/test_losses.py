@@ -56,8 +56,8 @@ def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: s
     model = make()
     training = peergraph_pyg.capture(loader, model, adam(model), loss)
     torch.manual_seed(9)
-    found = torch.stack(captured(training))
-    torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-5)
+    actual = torch.stack(captured(training))
+    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-5)
     assert len(training) == 7
     assert training.num_eager == 2
     assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
@@ -113,7 +113,7 @@ def test_losses_are_those_of_the_same_batches(plain: Data) -> None:
     model = sage(cpu, 0.5, fast=False)
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     torch.manual_seed(9)
-    found = captured(training)
+    results = captured(training)
 
     core = CoreSampler(peergraph_pyg.store_of(loader.data), FANOUTS)
     assert training.shape is not None
@@ -133,7 +133,7 @@ def test_losses_are_those_of_the_same_batches(plain: Data) -> None:
     optimizer = adam(model)
     torch.manual_seed(9)
     expected = [v for _ in range(2) for v in loop(batches(), model, optimizer, loss_of, 1)]
-    assert [float(v) for v in found] == [float(v) for v in expected]
+    assert [float(v) for v in results] == [float(v) for v in expected]
 
 
 @pytest.mark.gpus(1)
@@ -153,8 +153,8 @@ def test_large_arrays() -> None:
     model = sage(device)
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     torch.manual_seed(9)
-    found = torch.stack(captured(training))
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    actual = torch.stack(captured(training))
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
     assert training.num_captured > 15
 
 
@@ -205,11 +205,11 @@ def test_samples_that_exceed_the_shape(
     model = sage(device)
     training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
     torch.manual_seed(9)
-    found, exceeding = captured(training, 1), training.num_eager
+    actual, exceeding = captured(training, 1), training.num_eager
     assert exceeding > 1
-    found += captured(training, 2)
+    actual += captured(training, 2)
     assert training.num_eager < exceeding + 6
-    torch.testing.assert_close(torch.stack(found), expected, rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(torch.stack(actual), expected, rtol=2e-4, atol=2e-5)
 
 
 def test_a_loop_that_is_left(plain: Data, device: torch.device) -> None:
@@ -231,11 +231,11 @@ def test_a_loop_that_is_left(plain: Data, device: torch.device) -> None:
 
 def test_results_and_batches(plain: Data, device: torch.device) -> None:
     """A loss may return more; drop_last; the attributes of a batch; lazy features."""
-    seen = []
+    shapes = []
 
     def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, int]:
         if torch.is_grad_enabled():  # else losses with and without padding are compared
-            seen.append((batch.n_id.shape, batch.edge_attr.shape, batch.e_id.shape))
+            shapes.append((batch.n_id.shape, batch.edge_attr.shape, batch.e_id.shape))
         assert len(batch.x) == sum(batch.num_sampled_nodes)
         value = loss_of(model, batch)
         return value, batch.input_id[:2], batch.batch_size
@@ -250,7 +250,7 @@ def test_results_and_batches(plain: Data, device: torch.device) -> None:
     results = captured(training)
     assert len(results) == 12
     assert training.num_eager == 0
-    assert len(set(seen)) == 1
+    assert len(set(shapes)) == 1
     assert [ids.tolist() for _, ids, _ in results[:2]] == [[0, 1], [BATCH, BATCH + 1]]
     assert not any(value.requires_grad for value, _, _ in results)
     assert {size for _, _, size in results} == {BATCH}

@@ -33,23 +33,23 @@ def test_replays_equal_steps_that_run(plain: Data, make: Any) -> None:
         training = peergraph_pyg.capture(loader, model, optimizer, loss_of, warmup=warmup)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.3)
         torch.manual_seed(9)
-        found = []
+        actual = []
         for _ in range(3):
             for value in training:
-                found.append(value)
+                actual.append(value)
                 schedule.step()
-        return found, training
+        return actual, training
 
-    (expected, eager), (found, training) = losses(1000), losses(3)
+    (expected, eager), (actual, training) = losses(1000), losses(3)
     assert eager.num_captured == 0
     assert training.num_captured == 15
-    torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(torch.stack(actual), torch.stack(expected), rtol=2e-4, atol=2e-5)
 
 
 def test_rates_of_schedulers(plain: Data, device: torch.device) -> None:
     """A scheduler that was made before, and one that is made after the capture."""
     for early in (True, False):
-        found = []
+        results = []
         for is_captured in (True, False):
             loader, model = make_loader(plain, device), sage(device)
             optimizer = adam(model)
@@ -66,8 +66,8 @@ def test_rates_of_schedulers(plain: Data, device: torch.device) -> None:
                     captured(run, 1) if is_captured else loop(loader, model, optimizer, loss_of, 1)
                 )
                 schedule.step()
-            found.append(torch.stack(values))
-        torch.testing.assert_close(found[0], found[1], rtol=2e-4, atol=2e-5)
+            results.append(torch.stack(values))
+        torch.testing.assert_close(results[0], results[1], rtol=2e-4, atol=2e-5)
 
 
 def test_a_state_that_is_loaded(plain: Data, device: torch.device) -> None:
@@ -86,14 +86,14 @@ def test_a_state_that_is_loaded(plain: Data, device: torch.device) -> None:
             return list(loop(loader, model, optimizer, loss_of, 1))
 
         torch.manual_seed(9)
-        found = epoch()
+        result = epoch()
         states = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-        found += epoch()
+        result += epoch()
         model.load_state_dict(states[0])
         optimizer.load_state_dict(states[1])
         optimizer.param_groups[0]["lr"] = 0.002
-        found += epoch()
-        return torch.stack(found)
+        result += epoch()
+        return torch.stack(result)
 
     torch.testing.assert_close(losses(True), losses(False), rtol=2e-4, atol=2e-5)
 
@@ -102,23 +102,23 @@ def test_a_state_that_is_loaded(plain: Data, device: torch.device) -> None:
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW])
 def test_steps_are_fused_where_nobody_chose(plain: Data, make: Any) -> None:
     device = torch.device("cuda", 0)
-    found = []
+    results = []
     for options in ({}, {"foreach": True}, {"fused": False}, {"fused": True}):
         model = sage(device)
         optimizer = make(model.parameters(), 0.01, **options)
         training = peergraph_pyg.capture(make_loader(plain, device), model, optimizer, loss_of)
         assert optimizer.param_groups[0]["fused"] is options.get("fused", None if options else True)
         torch.manual_seed(9)
-        found.append(torch.stack(captured(training)))
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=2e-4, atol=2e-5)
+        results.append(torch.stack(captured(training)))
+    for other in results[1:]:
+        torch.testing.assert_close(results[0], other, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.gpus(1)
 def test_steps_taken_before_are_counted(plain: Data) -> None:
     """The counts of an optimizer that has taken steps are on the host, in the default dtype."""
     device = torch.device("cuda", 0)
-    found = []
+    results = []
     for is_captured in (True, False):
         loader, model = make_loader(plain, device), sage(device)
         optimizer = adam(model)
@@ -128,5 +128,5 @@ def test_steps_taken_before_are_counted(plain: Data) -> None:
             values += captured(peergraph_pyg.capture(loader, model, optimizer, loss_of), 1)
         else:
             values += loop(loader, model, optimizer, loss_of, 1)
-        found.append(torch.stack(values))
-    torch.testing.assert_close(*found, rtol=2e-4, atol=2e-5)
+        results.append(torch.stack(values))
+    torch.testing.assert_close(*results, rtol=2e-4, atol=2e-5)

@@ -20,9 +20,14 @@ FANOUTS = [5, 4, 3]
 
 def make_loader(plain: Data, device: torch.device, **options: Any) -> NeighborLoader:
     """Returns a loader of six full batches and one of 8 seeds, in a random order."""
-    given = {"batch_size": BATCH, "shuffle": True, "input_nodes": torch.arange(50, 250), **options}
-    fanouts = given.pop("num_neighbors", FANOUTS)
-    return NeighborLoader(peergraph_pyg.share(plain, device=device), fanouts, **given)
+    settings = {
+        "batch_size": BATCH,
+        "shuffle": True,
+        "input_nodes": torch.arange(50, 250),
+        **options,
+    }
+    fanouts = settings.pop("num_neighbors", FANOUTS)
+    return NeighborLoader(peergraph_pyg.share(plain, device=device), fanouts, **settings)
 
 
 def sage(device: torch.device, dropout: float = 0.0, fast: bool = True) -> nn.Module:

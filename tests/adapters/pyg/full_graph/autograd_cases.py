@@ -43,8 +43,8 @@ def check(run: Run) -> None:
     data = shared(small_graph)
     expected = run(data, lambda model: model)
     for accelerate in (lambda model: model, peergraph_pyg.accelerate):
-        found = run(partition_of_case(data), accelerate)
-        for number, (value, right) in enumerate(zip(found, expected, strict=True)):
+        actual = run(partition_of_case(data), accelerate)
+        for number, (value, right) in enumerate(zip(actual, expected, strict=True)):
             assert_close(value, right, name=f"value {number}")
 
 
@@ -97,9 +97,9 @@ def module_hooks() -> None:
     """Backward hooks see the gradients of inputs and outputs, and change them."""
 
     def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
-        model, seen = swap(Net()), []
+        model, recorded = swap(Net()), []
         model.second.register_full_backward_hook(
-            lambda module, inputs, outputs: seen.extend([full(inputs[0]), full(outputs[0])])
+            lambda module, inputs, outputs: recorded.extend([full(inputs[0]), full(outputs[0])])
         )
         model.second.register_full_backward_pre_hook(
             lambda module, outputs: tuple(output * 2 for output in outputs)
@@ -110,20 +110,20 @@ def module_hooks() -> None:
         model.first.register_forward_hook(lambda module, inputs, output: output * 0.5)
         x = data.x.detach().clone().requires_grad_()
         loss_of(model(x, data.edge_index), data).backward()
-        return [*seen, x.grad, *gradients(model)]
+        return [*recorded, x.grad, *gradients(model)]
 
     check(run)
 
 
 def tensor_hooks() -> None:
     def run(data: Any, swap: Callable[[nn.Module], nn.Module]) -> Values:
-        model, seen = swap(Net()), []
+        model, recorded = swap(Net()), []
         hidden = model.first(data.x, data.edge_index)
         hidden.retain_grad()
         out = model.head(model.second(model.act(hidden), data.edge_index))
-        out.register_hook(lambda grad: seen.append(full(grad)) or grad * 2)
+        out.register_hook(lambda grad: recorded.append(full(grad)) or grad * 2)
         loss_of(out, data).backward()
-        return [*seen, hidden.grad, *gradients(model)]
+        return [*recorded, hidden.grad, *gradients(model)]
 
     check(run)
 
@@ -180,7 +180,7 @@ def transforms() -> None:
         return loss_of(out, data)
 
     def forward_mode(loss: Callable[[Any], Tensor]) -> Callable[[Any], Any]:
-        return lambda given: torch.func.jvp(loss, (given,), (given,))
+        return lambda x: torch.func.jvp(loss, (x,), (x,))
 
     for transform in (torch.func.grad, torch.func.jacrev, forward_mode):
         with pytest.raises(NotImplementedError, match=r"torch\.autograd\.grad"):

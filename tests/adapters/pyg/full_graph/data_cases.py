@@ -40,13 +40,13 @@ from .ranks import assert_close
 PARTITIONED = ("x", "y", "train_mask", "edge_weight", "edge_attr", "edge_type", "scale")
 
 
-def check_data(found: Any, data: Data) -> None:
+def check_data(result: Any, data: Data) -> None:
     """Checks all attributes of partitioned data against the data that it was made of."""
     for name in PARTITIONED:
-        assert isinstance(found[name], PartitionedTensor), name
-        assert_close(found[name], data[name], name=name)
-    assert isinstance(found.edge_index, PartitionedEdgeIndex)
-    ends = torch.stack([found.edge_index[0].full_tensor(), found.edge_index[1].full_tensor()])
+        assert isinstance(result[name], PartitionedTensor), name
+        assert_close(result[name], data[name], name=name)
+    assert isinstance(result.edge_index, PartitionedEdgeIndex)
+    ends = torch.stack([result.edge_index[0].full_tensor(), result.edge_index[1].full_tensor()])
     assert torch.equal(ends, data.edge_index)
 
 
@@ -54,25 +54,25 @@ def attributes() -> None:
     """Nodes, edges, ids, sizes, copies, devices, gradients, printing."""
     data = small_graph()
     before = copy.copy(data)
-    found = peergraph_pyg.full_graph(data)
-    check_data(found, data)
-    assert torch.equal(found.train_idx, data.train_idx)
-    assert found.name == "small"
-    assert found.num_nodes == data.num_nodes
-    assert found.num_edges == data.num_edges
-    assert found.num_features == found.num_node_features == WIDTH
-    assert found.num_edge_features == data.num_edge_features
-    assert len(found) == len(data) + 1  # num_nodes
-    assert set(found.keys()) == {*data.keys(), "num_nodes"}
-    assert f"x=[{data.num_nodes}, {WIDTH}]" in repr(found)
-    moved = copy.copy(found).to("cpu")
-    assert moved.edge_index.structure is found.edge_index.structure
+    graph = peergraph_pyg.full_graph(data)
+    check_data(graph, data)
+    assert torch.equal(graph.train_idx, data.train_idx)
+    assert graph.name == "small"
+    assert graph.num_nodes == data.num_nodes
+    assert graph.num_edges == data.num_edges
+    assert graph.num_features == graph.num_node_features == WIDTH
+    assert graph.num_edge_features == data.num_edge_features
+    assert len(graph) == len(data) + 1  # num_nodes
+    assert set(graph.keys()) == {*data.keys(), "num_nodes"}
+    assert f"x=[{data.num_nodes}, {WIDTH}]" in repr(graph)
+    moved = copy.copy(graph).to("cpu")
+    assert moved.edge_index.structure is graph.edge_index.structure
     assert_close(moved.x, data.x)
-    assert found.x.requires_grad_().requires_grad
+    assert graph.x.requires_grad_().requires_grad
     assert data.edge_index is before.edge_index
     assert data.x is before.x
-    assert "peergraph" not in repr(found.to_dict().keys())
-    partition = peergraph_pyg.partition_of(found)
+    assert "peergraph" not in repr(graph.to_dict().keys())
+    partition = peergraph_pyg.partition_of(graph)
     assert partition.plan is not None
     assert sum(partition.node_layouts[NODE].counts) == data.num_nodes
 
@@ -80,21 +80,21 @@ def attributes() -> None:
 def heterogeneous() -> None:
     """One layout for each type of nodes."""
     data = small_hetero()
-    found = peergraph_pyg.full_graph(data)
-    assert isinstance(found, HeteroData)
-    assert found.metadata() == data.metadata()
+    graph = peergraph_pyg.full_graph(data)
+    assert isinstance(graph, HeteroData)
+    assert graph.metadata() == data.metadata()
     for name in data.node_types:
-        assert_close(found[name].x, data[name].x)
-        assert found[name].num_nodes == data[name].num_nodes
+        assert_close(graph[name].x, data[name].x)
+        assert graph[name].num_nodes == data[name].num_nodes
     for name in data.edge_types:
-        assert isinstance(found[name].edge_index, PartitionedEdgeIndex)
-        assert found[name].edge_index.shape == data[name].edge_index.shape
+        assert isinstance(graph[name].edge_index, PartitionedEdgeIndex)
+        assert graph[name].edge_index.shape == data[name].edge_index.shape
     assert_close(
-        found["author", "writes", "paper"].edge_weight,
+        graph["author", "writes", "paper"].edge_weight,
         data["author", "writes", "paper"].edge_weight,
     )
-    assert found.title == "library"
-    assert found["paper"].train_mask.row_layout.same_rows(found["paper"].x.row_layout)
+    assert graph.title == "library"
+    assert graph["paper"].train_mask.row_layout.same_rows(graph["paper"].x.row_layout)
 
 
 def matrices() -> None:
@@ -104,15 +104,15 @@ def matrices() -> None:
     expected = out(data.x, data.edge_index)
     with_type = copy.copy(data)
     with_type.edge_index = EdgeIndex(data.edge_index, sparse_size=(data.num_nodes, data.num_nodes))
-    found = peergraph_pyg.full_graph(with_type)
-    assert_close(out(found.x, found.edge_index), expected)
+    graph = peergraph_pyg.full_graph(with_type)
+    assert_close(out(graph.x, graph.edge_index), expected)
     size = (data.num_nodes, data.num_nodes)
     unique = coalesce(data.edge_index)
     for layout in (torch.sparse_csr, torch.sparse_coo):
         matrix = torch.sparse_coo_tensor(unique.flip(0), torch.ones(unique.shape[1]), size)
-        given = Data(x=data.x, adj_t=matrix.coalesce().to_sparse(layout=layout))
-        found = peergraph_pyg.full_graph(given)
-        assert_close(out(found.x, found.adj_t), out(data.x, unique))
+        with_matrix = Data(x=data.x, adj_t=matrix.coalesce().to_sparse(layout=layout))
+        graph = peergraph_pyg.full_graph(with_matrix)
+        assert_close(out(graph.x, graph.adj_t), out(data.x, unique))
 
 
 def values_of_matrices() -> None:
@@ -123,30 +123,30 @@ def values_of_matrices() -> None:
     matrix = torch.sparse_coo_tensor(ends, weight, size).coalesce()
     layers = (pyg.GCNConv(WIDTH, 4), pyg.GraphConv(WIDTH, 4), pyg.SGConv(WIDTH, 4, K=2))
     for layout in (torch.sparse_csr, torch.sparse_coo):
-        found = peergraph_pyg.full_graph(Data(x=data.x, adj_t=matrix.to_sparse(layout=layout)))
-        assert_close(found.adj_t.edge_weight, weight)
+        graph = peergraph_pyg.full_graph(Data(x=data.x, adj_t=matrix.to_sparse(layout=layout)))
+        assert_close(graph.adj_t.edge_weight, weight)
         for layer in layers:
             expected = layer(data.x, ends.flip(0), weight)
             for ours in (layer, peergraph_pyg.accelerate(copy.deepcopy(layer))):
-                assert_close(ours(found.x, found.adj_t), expected)
-        flipped, mask = found.adj_t.flip(0), weight > 0.5
-        assert_close(layers[1](found.x, flipped), layers[1](data.x, ends, weight))
+                assert_close(ours(graph.x, graph.adj_t), expected)
+        flipped, mask = graph.adj_t.flip(0), weight > 0.5
+        assert_close(layers[1](graph.x, flipped), layers[1](data.x, ends, weight))
         some = layers[1](data.x, ends.flip(0)[:, mask], weight[mask])
-        assert_close(layers[1](found.x, found.adj_t[:, mask]), some)
+        assert_close(layers[1](graph.x, graph.adj_t[:, mask]), some)
         sage = pyg.SAGEConv(WIDTH, 4)
         for refusing in (sage, peergraph_pyg.accelerate(copy.deepcopy(sage))):
             with pytest.raises(NotImplementedError, match="matrix with values"):
-                refusing(found.x, found.adj_t)
+                refusing(graph.x, graph.adj_t)
         with pytest.raises(NotImplementedError, match="add_self_loops of a partitioned matrix"):
-            add_self_loops(found.adj_t)
+            add_self_loops(graph.adj_t)
         with pytest.raises(ValueError, match="pass one of them"):
-            layers[0](found.x, found.adj_t, found.adj_t.edge_weight)
+            layers[0](graph.x, graph.adj_t, graph.adj_t.edge_weight)
 
 
 def random_edges() -> None:
     """Dropped edges and nodes are those that PyG drops where it draws the same numbers."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data)
+    graph = peergraph_pyg.full_graph(data)
     conv = pyg.GraphConv(WIDTH, 4)
 
     def draw(count: int) -> Tensor:
@@ -156,40 +156,40 @@ def random_edges() -> None:
 
     keep = draw(data.num_edges) >= 0.3
     torch.manual_seed(7)
-    edges, mask = dropout_edge(found.edge_index, 0.3)
+    edges, mask = dropout_edge(graph.edge_index, 0.3)
     assert_close(mask, keep)
     expected = conv(data.x, data.edge_index[:, keep], data.edge_weight[keep])
-    assert_close(conv(found.x, edges, found.edge_weight[mask]), expected)
+    assert_close(conv(graph.x, edges, graph.edge_weight[mask]), expected)
     keep &= data.edge_index[0] <= data.edge_index[1]
     half, ids = data.edge_index[:, keep], keep.nonzero().squeeze(1).repeat(2)
     torch.manual_seed(7)
-    edges, found_ids = dropout_edge(found.edge_index, 0.3, force_undirected=True)
+    edges, found_ids = dropout_edge(graph.edge_index, 0.3, force_undirected=True)
     assert_close(found_ids, ids)
     both = torch.cat([half, half.flip(0)], 1)
     assert_close(torch.stack([end.full_tensor() for end in edges]), both)
     expected = conv(data.x, both, data.edge_weight[ids])
-    assert_close(conv(found.x, edges, found.edge_weight[found_ids]), expected)
+    assert_close(conv(graph.x, edges, graph.edge_weight[found_ids]), expected)
     nodes = draw(data.num_nodes) > 0.3
     keep = nodes[data.edge_index[0]] & nodes[data.edge_index[1]]
     torch.manual_seed(7)
-    edges, mask, found_nodes = dropout_node(found.edge_index, 0.3)
+    edges, mask, found_nodes = dropout_node(graph.edge_index, 0.3)
     assert_close(mask, keep)
     assert_close(found_nodes, nodes)
-    assert_close(conv(found.x, edges), conv(data.x, data.edge_index[:, keep]))
+    assert_close(conv(graph.x, edges), conv(data.x, data.edge_index[:, keep]))
     for function in (dropout_edge, dropout_node):
-        same, *masks = function(found.edge_index, 0.3, training=False)
-        assert same is found.edge_index
+        same, *masks = function(graph.edge_index, 0.3, training=False)
+        assert same is graph.edge_index
         assert all(bool(mask.all()) for mask in masks)
         with pytest.raises(ValueError, match="between 0 and 1"):
-            function(found.edge_index, 1.5)
+            function(graph.edge_index, 1.5)
     with pytest.raises(NotImplementedError, match="relabel_nodes"):
-        dropout_node(found.edge_index, relabel_nodes=True)
+        dropout_node(graph.edge_index, relabel_nodes=True)
 
 
 def negative_pairs() -> None:
     """Pairs without an edge: distinct, equal on all ranks, of either kind of graph."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data)
+    graph = peergraph_pyg.full_graph(data)
     n, group = data.num_nodes, Group.current("cpu")
     existing = set(map(tuple, data.edge_index.t().tolist()))
     for options in (
@@ -198,15 +198,15 @@ def negative_pairs() -> None:
         {"num_neg_samples": 0.5, "num_nodes": (n, n), "method": "dense"},
         {"num_neg_samples": n * n},
     ):
-        pairs = negative_sampling(found.edge_index, **options)
+        pairs = negative_sampling(graph.edge_index, **options)
         assert len(set(map(str, group.all_gather(pairs.tolist())))) == 1
         drawn = list(map(tuple, pairs.t().tolist()))
         assert len(set(drawn)) == len(drawn)
-        wanted = options.get("num_neg_samples", data.num_edges)
-        wanted = int(wanted * data.num_edges) if isinstance(wanted, float) else wanted
-        if wanted == n * n:
-            wanted -= n + len({(a, b) for a, b in existing if a != b})
-        assert len(drawn) == wanted
+        count = options.get("num_neg_samples", data.num_edges)
+        count = int(count * data.num_edges) if isinstance(count, float) else count
+        if count == n * n:
+            count -= n + len({(a, b) for a, b in existing if a != b})
+        assert len(drawn) == count
         if "force_undirected" in options:
             assert {(b, a) for a, b in drawn} == set(drawn)
             drawn = [(a, b) for a, b in drawn if a < b]
@@ -214,21 +214,21 @@ def negative_pairs() -> None:
         if not isinstance(options.get("num_nodes"), tuple):
             assert all(a != b for a, b in drawn)
     with pytest.raises(ValueError, match="num_nodes must be at least"):
-        negative_sampling(found.edge_index, 3)
+        negative_sampling(graph.edge_index, 3)
 
 
 def shared() -> None:
     """Shared data, its stores and its store; each rank reads its rows."""
     data = small_graph()
-    given = peergraph_pyg.share(data)
-    store = peergraph_pyg.store_of(given)
-    for source in (given, peergraph_pyg.stores(store), store):
+    shared_data = peergraph_pyg.share(data)
+    store = peergraph_pyg.store_of(shared_data)
+    for source in (shared_data, peergraph_pyg.stores(store), store):
         check_data(peergraph_pyg.full_graph(source), data)
     hetero = small_hetero()
-    given = peergraph_pyg.share(hetero)
-    found = peergraph_pyg.full_graph(peergraph_pyg.store_of(given))
-    assert_close(found["paper"].x, hetero["paper"].x)
-    assert found.edge_types == hetero.edge_types
+    shared_data = peergraph_pyg.share(hetero)
+    graph = peergraph_pyg.full_graph(peergraph_pyg.store_of(shared_data))
+    assert_close(graph["paper"].x, hetero["paper"].x)
+    assert graph.edge_types == hetero.edge_types
 
 
 def orders() -> None:
@@ -245,11 +245,11 @@ def orders() -> None:
 def utilities() -> None:
     """PyG's functions of edges."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data)
+    graph = peergraph_pyg.full_graph(data)
     n = data.num_nodes
 
     def compare(run: Callable[[Any], Any]) -> None:
-        for ours, theirs in zip(run(found), run(data), strict=True):
+        for ours, theirs in zip(run(graph), run(data), strict=True):
             if isinstance(ours, PartitionedEdgeIndex):
                 ends = torch.stack([ours[0].full_tensor(), ours[1].full_tensor()])
                 assert torch.equal(ends, theirs)
@@ -278,27 +278,27 @@ def utilities() -> None:
 def refusals() -> None:
     """What is not exact on the rows of one rank raises, and says what to do."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data)
+    graph = peergraph_pyg.full_graph(data)
     for function in (coalesce, to_undirected, to_dense_adj):
         with pytest.raises(NotImplementedError, match=f"{function.__name__} on a partitioned"):
-            function(found.edge_index)
+            function(graph.edge_index)
     with pytest.raises(NotImplementedError, match="to the sources"):
-        scatter(found.edge_attr, found.edge_index[0], 0, data.num_nodes, reduce="max")
+        scatter(graph.edge_attr, graph.edge_index[0], 0, data.num_nodes, reduce="max")
     with pytest.raises(NotImplementedError, match="target_to_source"):
-        pyg.SAGEConv(WIDTH, 4, aggr="max", flow="target_to_source")(found.x, found.edge_index)
+        pyg.SAGEConv(WIDTH, 4, aggr="max", flow="target_to_source")(graph.x, graph.edge_index)
     conv = pyg.SAGEConv(WIDTH, 4, aggr=pyg.DeepSetsAggregation(pyg.MLP([WIDTH, 8, WIDTH])))
     with pytest.raises(NotImplementedError, match="within"):
-        conv(found.x, found.edge_index)
+        conv(graph.x, graph.edge_index)
     with pytest.raises(ValueError, match="pass dim_size"):
-        scatter(found.edge_attr, found.edge_index[1])
+        scatter(graph.edge_attr, graph.edge_index[1])
     with pytest.raises(NotImplementedError):
-        pyg.SuperGATConv(WIDTH, 4)(found.x, found.edge_index)
+        pyg.SuperGATConv(WIDTH, 4)(graph.x, graph.edge_index)
     layer = pyg.GPSConv(WIDTH, pyg.SAGEConv(WIDTH, WIDTH), heads=2)
     with pytest.raises(NotImplementedError, match="all pairs of rows.*performer"):
-        layer(found.x, found.edge_index)
+        layer(graph.x, graph.edge_index)
     several = torch.arange(data.num_nodes) // 10
     with pytest.raises(NotImplementedError, match="several graphs"):
-        to_dense_batch(found.x, like(found.x, several))
+        to_dense_batch(graph.x, like(graph.x, several))
     with pytest.raises(TypeError, match="data must be Data"):
         peergraph_pyg.full_graph([1])
     with pytest.raises(ValueError, match="expected data returned by"):

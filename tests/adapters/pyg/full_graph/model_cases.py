@@ -33,8 +33,8 @@ class DeepGCN(nn.Module):
         x = self.layers[0].conv(self.encoder(x), edge_index)
         for layer in self.layers[1:]:
             x = layer(x, edge_index)
-        found: Tensor = self.lin(self.layers[0].act(self.layers[0].norm(x)))
-        return found
+        out: Tensor = self.lin(self.layers[0].act(self.layers[0].norm(x)))
+        return out
 
 
 class Shuffled(nn.Module):
@@ -71,8 +71,8 @@ class Reversible(nn.Module):
 
         def forward(self, x: Tensor, edge_index: Tensor, mask: Tensor | None = None) -> Tensor:
             x = self.norm(x).relu()
-            found: Tensor = self.conv(x if mask is None else x * mask, edge_index)
-            return found
+            out: Tensor = self.conv(x if mask is None else x * mask, edge_index)
+            return out
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class Reversible(nn.Module):
         x = self.into(x)
         mask = torch.ones_like(x[:, : HIDDEN // 2]) * 0.5
         x = self.layers[1](self.layers[0](x, edge_index), edge_index, mask)
-        found: Tensor = self.out(x)
-        return found
+        out: Tensor = self.out(x)
+        return out
 
 
 class Hetero(nn.Module):
@@ -115,8 +115,8 @@ class Hetero(nn.Module):
         x_dict = self.lins(x_dict)
         for conv in self.convs:
             x_dict = {key: x.relu() for key, x in conv(x_dict, edge_index_dict).items()}
-        found: Tensor = self.lin(x_dict["paper"])
-        return found
+        out: Tensor = self.lin(x_dict["paper"])
+        return out
 
 
 class Attention(nn.Module):
@@ -128,8 +128,8 @@ class Attention(nn.Module):
         self.conv = pyg.HANConv(widths, HIDDEN, small_hetero().metadata(), heads=2)
 
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
-        found: Tensor = self.conv(x_dict, edge_index_dict)["paper"]
-        return found
+        out: Tensor = self.conv(x_dict, edge_index_dict)["paper"]
+        return out
 
 
 class HGT(nn.Module):
@@ -145,8 +145,8 @@ class HGT(nn.Module):
 
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
         x_dict = self.second(self.first(x_dict, edge_index_dict), edge_index_dict)
-        found: Tensor = self.lin(x_dict["paper"])
-        return found
+        out: Tensor = self.lin(x_dict["paper"])
+        return out
 
 
 class ToHetero(nn.Module):
@@ -165,8 +165,8 @@ class ToHetero(nn.Module):
 
             def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
                 x = self.norm(self.conv1(x, edge_index)).relu()
-                found: Tensor = self.conv2(x, edge_index)
-                return found
+                out: Tensor = self.conv2(x, edge_index)
+                return out
 
         # Python 3.10 with torch 2.4 cannot trace annotations that are strings.
         Net.forward.__annotations__.clear()
@@ -176,8 +176,8 @@ class ToHetero(nn.Module):
             self.net(data.x_dict, data.edge_index_dict)
 
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
-        found: Tensor = self.net(x_dict, edge_index_dict)["paper"]
-        return found
+        out: Tensor = self.net(x_dict, edge_index_dict)["paper"]
+        return out
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {

@@ -43,8 +43,8 @@ class Convs(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, *edges: Tensor) -> Tensor:
         h = F.dropout(self.first(x, edge_index, *edges).relu(), DROPOUT, self.training)
-        found: Tensor = self.second(h, edge_index, *edges)
-        return found
+        out: Tensor = self.second(h, edge_index, *edges)
+        return out
 
 
 class GatedGraph(nn.Module):
@@ -57,13 +57,13 @@ class GatedGraph(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         h = F.dropout(self.conv(x, edge_index), DROPOUT, self.training)
-        found: Tensor = self.lin(torch.cat([h, x], dim=-1))
-        return found
+        out: Tensor = self.lin(torch.cat([h, x], dim=-1))
+        return out
 
 
 def _hetero(model: nn.Module, data: Any) -> Tensor:
-    found: Tensor = model(data.x_dict, data.edge_index_dict)
-    return found
+    out: Tensor = model(data.x_dict, data.edge_index_dict)
+    return out
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Call]] = {
@@ -131,7 +131,7 @@ def _train(model: nn.Module, data: Any, call: Call, nodes: Any) -> list[float]:
     # Adam would make steps of rounding in gradients that are zero.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(7)
-    found = []
+    results = []
     for _ in range(STEPS):
         model.train()
         optimizer.zero_grad()
@@ -139,12 +139,12 @@ def _train(model: nn.Module, data: Any, call: Call, nodes: Any) -> list[float]:
         loss = F.cross_entropy(out[nodes.train_mask], nodes.y[nodes.train_mask])
         loss.backward()
         grads = (p.grad for p in model.parameters() if p.grad is not None)
-        found += [loss.item(), *(grad.abs().sum().item() for grad in grads)]
+        results += [loss.item(), *(grad.abs().sum().item() for grad in grads)]
         optimizer.step()
     model.eval()
     with torch.no_grad():
         right = (call(model, data).argmax(-1) == nodes.y)[nodes.train_mask].sum()
-    return [*found, float(right)]
+    return [*results, float(right)]
 
 
 def _check(name: str, make: Callable[[], nn.Module], call: Call) -> None:
@@ -158,25 +158,27 @@ def _check(name: str, make: Callable[[], nn.Module], call: Call) -> None:
     model = peergraph_pyg.accelerate(make())
     number = list(MODELS).index(name) + Group.current("cpu").world_size
     chunks = CHUNKS[number % len(CHUNKS)]
-    found = []
+    results = []
     for options in ({}, {"offload": True, "num_chunks": chunks}):
         parts = peergraph_pyg.full_graph(data, **options)
         nodes = parts["paper"] if hetero else parts
-        found.append(_train(copy_of(model), parts, call, nodes))
-    np.testing.assert_allclose(found[1], found[0], TOLERANCE, TOLERANCE, err_msg=f"{chunks} chunks")
+        results.append(_train(copy_of(model), parts, call, nodes))
+    np.testing.assert_allclose(
+        results[1], results[0], TOLERANCE, TOLERANCE, err_msg=f"{chunks} chunks"
+    )
 
 
 def placement() -> None:
     """Wide floats are offloaded; labels, masks and weights are on the device."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data, offload=True, num_chunks=3)
+    graph = peergraph_pyg.full_graph(data, offload=True, num_chunks=3)
     for name in ("x", "scale", "pos", "edge_attr"):
         with pytest.raises(NotImplementedError, match="not on the device"):
-            found[name]._local  # noqa: B018
-        assert torch.equal(found[name].full_tensor(), data[name]), name
+            graph[name]._local  # noqa: B018
+        assert torch.equal(graph[name].full_tensor(), data[name]), name
     for name in ("y", "train_mask", "edge_weight", "edge_type"):
-        assert type(found[name]) is PartitionedTensor, name
-    assert peergraph_pyg.partition_of(found).offloaded is not None
+        assert type(graph[name]) is PartitionedTensor, name
+    assert peergraph_pyg.partition_of(graph).offloaded is not None
     resident = peergraph_pyg.partition_of(peergraph_pyg.full_graph(data))
     assert resident.offloaded is None
 
@@ -184,15 +186,15 @@ def placement() -> None:
 def shared_rows() -> None:
     """Rows of a store are read piece by piece; shared rows of one rank are not copied."""
     data = small_graph()
-    given = peergraph_pyg.share(data)
-    found = peergraph_pyg.full_graph(given, offload=True, num_chunks=2)
-    assert torch.equal(found.x.full_tensor(), data.x)
-    peergraph_pyg.store_of(given).close()
+    shared = peergraph_pyg.share(data)
+    graph = peergraph_pyg.full_graph(shared, offload=True, num_chunks=2)
+    assert torch.equal(graph.x.full_tensor(), data.x)
+    peergraph_pyg.store_of(shared).close()
     data.x = data.x.share_memory_()
     budget = 1 << 20
-    found = peergraph_pyg.full_graph(data, budget, offload=True, num_chunks=2)
-    store = found.x._content.store
-    assert torch.equal(found.x.full_tensor(), data.x)
+    graph = peergraph_pyg.full_graph(data, budget, offload=True, num_chunks=2)
+    store = graph.x._content.store
+    assert torch.equal(graph.x.full_tensor(), data.x)
     if Group.current("cpu").world_size == 1 and store.tier == "host":
         assert store.memory.data_ptr() == data.x.data_ptr()
 
@@ -202,13 +204,13 @@ def inference() -> None:
     data = small_graph(37, 160)
     torch.manual_seed(0)
     model = pyg.GraphSAGE(WIDTH, HIDDEN, 2, CLASSES).eval()
-    given = peergraph_pyg.share(
+    shared = peergraph_pyg.share(
         Data(x=data.x, edge_index=data.edge_index, scores=data.scale[:, :4])
     )
-    store = peergraph_pyg.store_of(given)
-    parts = peergraph_pyg.full_graph(given, offload=True, num_chunks=3)
+    store = peergraph_pyg.store_of(shared)
+    parts = peergraph_pyg.full_graph(shared, offload=True, num_chunks=3)
     with torch.no_grad():
-        by_batches = model.inference(NeighborLoader(given, [-1], batch_size=16))
+        by_batches = model.inference(NeighborLoader(shared, [-1], batch_size=16))
         out = model(parts.x, parts.edge_index)
         torch.testing.assert_close(out.full_tensor(), by_batches, rtol=1e-9, atol=1e-9)
         group = Group.current("cpu")
@@ -216,8 +218,8 @@ def inference() -> None:
         name = Path(folder) / "out.npy"
         name.parent.mkdir(exist_ok=True)
         write_rows(out, name)
-        found = torch.from_numpy(np.load(name))
-        torch.testing.assert_close(found, by_batches, rtol=1e-9, atol=1e-9)
+        result = torch.from_numpy(np.load(name))
+        torch.testing.assert_close(result, by_batches, rtol=1e-9, atol=1e-9)
         table = store.node_table("scores")
         write_rows(out, table)
         torch.testing.assert_close(table.read(), by_batches, rtol=1e-9, atol=1e-9)
@@ -239,12 +241,12 @@ def inference() -> None:
 def refusals() -> None:
     """What needs all rows at once names itself."""
     data = small_graph()
-    found = peergraph_pyg.full_graph(data, offload=True, num_chunks=2)
+    graph = peergraph_pyg.full_graph(data, offload=True, num_chunks=2)
     for operation in (
-        lambda: found.x.sort(0),
-        lambda: found.x @ found.x.t(),
-        lambda: found.x.cumsum(0),
-        lambda: pyg.GPSConv(WIDTH, pyg.SAGEConv(WIDTH, WIDTH), heads=2)(found.x, found.edge_index),
+        lambda: graph.x.sort(0),
+        lambda: graph.x @ graph.x.t(),
+        lambda: graph.x.cumsum(0),
+        lambda: pyg.GPSConv(WIDTH, pyg.SAGEConv(WIDTH, WIDTH), heads=2)(graph.x, graph.edge_index),
     ):
         with pytest.raises(NotImplementedError, match=r"larger than GPU memory|full_tensor\(\)"):
             operation()

@@ -40,10 +40,10 @@ def check_cases(
         options: of `full_graph`.
     """
     names = list(names)
-    found = run_ranks(_run, world_size, module, names, options, both, timeout_s=360)
+    results = run_ranks(_run, world_size, module, names, options, both, timeout_s=360)
     failures = [
         f"{name} on rank {rank} of {world_size}:\n{error}"
-        for rank, errors in enumerate(found)
+        for rank, errors in enumerate(results)
         for name, error in errors.items()
     ]
     assert not failures, "\n".join(failures)
@@ -105,9 +105,9 @@ def check_model(
         candidate = copy_of(model)
         if swap:
             peergraph_pyg.accelerate(candidate)
-        found, found_grads = _gradients(candidate, copy.copy(ours), call, inputs)
-        assert type(found) is not Tensor, "the result is not partitioned"
-        assert_close(found, expected, tolerance, f"result, accelerated={swap}")
+        actual, found_grads = _gradients(candidate, copy.copy(ours), call, inputs)
+        assert type(actual) is not Tensor, "the result is not partitioned"
+        assert_close(actual, expected, tolerance, f"result, accelerated={swap}")
         assert found_grads.keys() == expected_grads.keys()
         for name, grad in expected_grads.items():
             assert_close(found_grads[name], grad, tolerance, f"gradient of {name}, {swap}")
@@ -135,21 +135,21 @@ def partition_of_case(data: Any) -> Any:
 
 def shared(make: Callable[[], Any]) -> Any:
     """Returns the data that `make` returns, always the same; its cases must not change it."""
-    if make not in _made:
-        _made[make] = make()
-        _partitions[id(_made[make])] = None
-    return _made[make]
+    if make not in _data:
+        _data[make] = make()
+        _partitions[id(_data[make])] = None
+    return _data[make]
 
 
-_made: dict[Callable[[], Any], Any] = {}
-# By the identity of data that is kept in `_made`; None: not partitioned yet.
+_data: dict[Callable[[], Any], Any] = {}
+# By the identity of data that is kept in `_data`; None: not partitioned yet.
 _partitions: dict[int, Any] = {}
 
 
-def assert_close(found: Any, expected: Any, tolerance: float = TOLERANCE, name: str = "") -> None:
+def assert_close(actual: Any, expected: Any, tolerance: float = TOLERANCE, name: str = "") -> None:
     """Checks that values are equal on all ranks together."""
     torch.testing.assert_close(
-        full(found), expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{name}: {text}"
+        full(actual), expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{name}: {text}"
     )
 
 

@@ -35,8 +35,8 @@ class RGCN(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         h = self.first(x, edge_index, edge_type).relu()
-        found: Tensor = self.second(h, edge_index, edge_type)
-        return found
+        out: Tensor = self.second(h, edge_index, edge_type)
+        return out
 
 
 def curve(
@@ -91,8 +91,8 @@ def check_curve(
     assert expected[-1] < expected[0], "the reference does not learn"
     partitioned = partition_of_case(data)
     ours = peergraph_pyg.accelerate(copy_of(model))
-    found, share = curve(ours, partitioned, call, **options)
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    actual, share = curve(ours, partitioned, call, **options)
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
     if tolerance < 1e-6:
         assert share == expected_share
     else:
@@ -102,8 +102,8 @@ def check_curve(
         model_of_ours.load_state_dict(ours.state_dict())
         assert share == share_right(model_of_ours, data, call, data)
     # PyG's own layers are compared step by step by other tests.
-    found, _ = curve(copy_of(model), partitioned, call, **{**options, "epochs": 2})
-    np.testing.assert_allclose(found, expected[:2], rtol=tolerance, atol=tolerance)
+    actual, _ = curve(copy_of(model), partitioned, call, **{**options, "epochs": 2})
+    np.testing.assert_allclose(actual, expected[:2], rtol=tolerance, atol=tolerance)
 
 
 def cora() -> Data | None:
@@ -167,12 +167,12 @@ def few_nodes() -> None:
         for make in (pyg.GCN, pyg.GraphSAGE, pyg.GIN, *([pyg.GAT] if num_nodes > 1 else [])):
             torch.manual_seed(0)
             model = make(WIDTH, 8, 2, CLASSES)
-            found, wanted = (
-                curve(copy_of(model), given, lambda m, d: m(d.x, d.edge_index), epochs=2)
-                for given in (peergraph_pyg.full_graph(data), data)
+            graph, expected = (
+                curve(copy_of(model), graph_data, lambda m, d: m(d.x, d.edge_index), epochs=2)
+                for graph_data in (peergraph_pyg.full_graph(data), data)
             )
-            np.testing.assert_allclose(found[0], wanted[0], 1e-8, 1e-8)
-            assert found[1] == wanted[1]
+            np.testing.assert_allclose(graph[0], expected[0], 1e-8, 1e-8)
+            assert graph[1] == expected[1]
 
 
 def dropout() -> list[float]:
@@ -206,8 +206,8 @@ def trained_on_batches() -> None:
     with torch.inference_mode():
         # Each rank reads its rows. Ranks that sampled otherwise take rank 0's parameters.
         full = peergraph_pyg.full_graph(shared)
-        found = model(full.x, full.edge_index)
-        assert_close(found, model(data.x, data.edge_index), 1e-5)
+        result = model(full.x, full.edge_index)
+        assert_close(result, model(data.x, data.edge_index), 1e-5)
     peergraph_pyg.store_of(shared).close()
 
 
@@ -217,8 +217,8 @@ def _homogeneous(make: Callable[[], nn.Module]) -> Callable[[], None]:
 
 def _heterogeneous(make: Callable[[], nn.Module]) -> Callable[[], None]:
     def call(model: nn.Module, data: Any) -> Tensor:
-        found: Tensor = model(data.x_dict, data.edge_index_dict)
-        return found
+        out: Tensor = model(data.x_dict, data.edge_index_dict)
+        return out
 
     return lambda: check_curve(make(), shared(small_hetero), call, node_type="paper")
 

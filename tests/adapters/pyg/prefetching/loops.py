@@ -28,11 +28,11 @@ def end_workers() -> None:
 
 def contents(batch: Any) -> dict[str, Any]:
     """The values of a batch by name, tensors on the CPU."""
-    found = {}
+    values = {}
     for storage in batch.stores:
         for name, value in storage.items():
-            found[f"{storage._key} {name}"] = value.cpu() if isinstance(value, Tensor) else value
-    return found
+            values[f"{storage._key} {name}"] = value.cpu() if isinstance(value, Tensor) else value
+    return values
 
 
 def assert_equal(first: list[Any], second: list[Any]) -> None:

@@ -26,11 +26,11 @@ from tests.held_resources import prefetch_threads
 def test_same_batches(depth: int, device: torch.device) -> None:
     loader = node_loader(device)
     expected, number = epochs(loader, 0)
-    found, same_number = epochs(loader, depth)
-    assert_equal(expected, found)
+    actual, same_number = epochs(loader, depth)
+    assert_equal(expected, actual)
     assert torch.equal(number, same_number)
     data = random_data()
-    for batch in found:
+    for batch in actual:
         check_batch(batch, data)
 
 
@@ -39,10 +39,10 @@ def test_priority_and_blocks_change_no_batch(
     priority: int, max_blocks: int, device: torch.device
 ) -> None:
     loader = node_loader(device)
-    wanted, _ = epochs(loader, 0)
+    expected, _ = epochs(loader, 0)
     torch.manual_seed(5)
     ahead = peergraph_pyg.prefetch(loader, 2, priority=priority, max_blocks=max_blocks)
-    assert_equal([batch for _ in range(2) for batch in ahead], wanted)
+    assert_equal([batch for _ in range(2) for batch in ahead], expected)
 
 
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
@@ -73,9 +73,9 @@ def test_workers(filter_per_worker: bool, persistent: bool) -> None:
 
     def batches(depth: int) -> list[Any]:
         # Workers that persist remember their random state: new ones for each run.
-        found = epochs(node_loader("cpu", num_workers=2, **options), depth)[0]
+        result = epochs(node_loader("cpu", num_workers=2, **options), depth)[0]
         end_workers()
-        return found
+        return result
 
     assert_equal(batches(0), batches(2))
     for batch in peergraph_pyg.prefetch(node_loader("cpu", num_workers=2, **options), 2):
@@ -114,10 +114,10 @@ def test_two_loops_at_once(device: torch.device) -> None:
 
 
 def test_grad_modes_are_those_of_the_loop() -> None:
-    seen = []
+    modes = []
 
     def look(batch: Data) -> Data:
-        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
         return batch
 
     ahead = peergraph_pyg.prefetch(node_loader("cpu", transform=look, batch_size=60), 1)
@@ -126,22 +126,22 @@ def test_grad_modes_are_those_of_the_loop() -> None:
         list(ahead)
     with torch.inference_mode():
         list(ahead)
-    assert seen == [(True, False), (False, False), (False, True)]
+    assert modes == [(True, False), (False, False), (False, True)]
     assert torch.is_grad_enabled()
 
 
 def test_autocast_is_that_of_the_loop() -> None:
-    seen = []
+    dtypes = []
 
     def look(batch: Data) -> Data:
-        seen.append((batch.x @ batch.x.t()).dtype)
+        dtypes.append((batch.x @ batch.x.t()).dtype)
         return batch
 
     ahead = peergraph_pyg.prefetch(node_loader("cpu", transform=look, batch_size=60), 1)
     list(ahead)
     with torch.autocast("cpu", torch.bfloat16):
         list(ahead)
-    assert seen == [torch.float32, torch.bfloat16]
+    assert dtypes == [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.usefixtures("all_prefetch")
@@ -161,8 +161,8 @@ def test_the_ordinary_loop(monkeypatch: pytest.MonkeyPatch, device: torch.device
         torch.manual_seed(5)
         assert isinstance(iter(loader), AHEAD)
         torch.manual_seed(5)
-        found = [batch for _ in range(2) for batch in loader]
-        assert_equal(expected, found)
+        results = [batch for _ in range(2) for batch in loader]
+        assert_equal(expected, results)
         assert torch.equal(number, torch.rand(3))
         monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
         assert not isinstance(iter(loader), AHEAD)

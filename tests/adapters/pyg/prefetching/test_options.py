@@ -104,8 +104,8 @@ def test_gpu_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> 
     loader = node_loader("cuda:0")
     assert isinstance(iter(loader), AHEAD)
     torch.manual_seed(5)
-    found = [batch for _ in range(2) for batch in loader]
-    assert_equal(epochs(loader, 0)[0], found)
+    results = [batch for _ in range(2) for batch in loader]
+    assert_equal(epochs(loader, 0)[0], results)
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
     assert not isinstance(iter(loader), AHEAD)
     assert not isinstance(iter(peergraph_pyg.prefetch(loader)), AHEAD)
@@ -123,16 +123,16 @@ def test_lengths(device: torch.device) -> None:
 
 
 def test_depth_is_a_bound() -> None:
-    made: list[int] = []
-    loader: Any = DataLoader(range(20), batch_size=1, collate_fn=lambda ids: made.append(ids[0]))
+    batches: list[int] = []
+    loader: Any = DataLoader(range(20), batch_size=1, collate_fn=lambda ids: batches.append(ids[0]))
     iterator = iter(peergraph_pyg.prefetch(loader, 3))
-    for taken in range(1, 5):
+    for count in range(1, 5):
         next(iterator)
         deadline = time.monotonic() + 20
-        while len(made) < taken + 3 and time.monotonic() < deadline:
+        while len(batches) < count + 3 and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.01)
-        assert made == list(range(taken + 3))
+        assert batches == list(range(count + 3))
 
 
 def test_copied_and_pickled_prefetchers() -> None:

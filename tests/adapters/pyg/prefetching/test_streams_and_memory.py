@@ -50,9 +50,9 @@ def test_all_tensors_of_a_batch_change_streams(monkeypatch: pytest.MonkeyPatch) 
     batch.thing = SimpleNamespace(t=x[4], deeper=Slotted(x[5]))
     batch.thing.itself = batch.thing
     x[6].of_it = x[7]
-    made = (batch, {x[6]}, defaultdict(list, a=[x[8]]), "text", 5, None, loader.data)
+    tree = (batch, {x[6]}, defaultdict(list, a=[x[8]]), "text", 5, None, loader.data)
     stream = Recorded(monkeypatch)
-    record_stream(stream, made)  # type: ignore[arg-type]
+    record_stream(stream, tree)  # type: ignore[arg-type]
     numbers = [int(t) for t in stream.tensors if t.dtype == torch.int64 and t.numel() == 1]
     assert sorted(numbers) == list(range(9))
 
