@@ -98,7 +98,12 @@ class HostPart:
     """Shared memory of the host, pinned if `device` is a GPU, or a file on disk."""
 
     def __init__(
-        self, fd: int, handle: HostHandle, device: torch.device, nodes: Collection[int] = ()
+        self,
+        fd: int,
+        handle: HostHandle,
+        device: torch.device,
+        nodes: Collection[int] = (),
+        num_threads: int = 0,
     ) -> None:
         self.num_bytes = handle.num_bytes
         self.address = _C.map_shared(fd, handle.num_bytes, handle.on_disk)
@@ -107,6 +112,8 @@ class HostPart:
             place_pages(self.address, self.num_bytes, nodes)
         if device.type == "cuda" and not handle.on_disk:
             keep_gpu_objects_from_forked_children()
+            if num_threads:  # the driver would make one page after the other
+                _C.populate_pages(self.address, self.num_bytes, num_threads)
             _C.register_host(device.index, self.address, self.num_bytes)
             self._release.detach()
             self._release = _finalize(
@@ -121,6 +128,7 @@ class HostPart:
         device: torch.device,
         folder: str | PathLike[str] | None,
         nodes: Collection[int] = (),
+        num_threads: int = 0,
     ) -> tuple[HostPart, HostHandle, int]:
         """Allocates a part. Returns it, its handle, and the descriptor by which others open it.
 
@@ -129,11 +137,12 @@ class HostPart:
             device: the device that uses the part.
             folder: the folder for the file; None: the part is in memory.
             nodes: the NUMA nodes for the memory; none: where the processes run.
+            num_threads: that make the pages of pinned memory; 0: the driver makes them.
         """
         fd = _memory_file(num_bytes) if folder is None else _disk_file(num_bytes, folder)
         try:
             handle = HostHandle(os.getpid(), fd, num_bytes, _identity(fd), folder is not None)
-            return cls(fd, handle, device, nodes), handle, fd
+            return cls(fd, handle, device, nodes, num_threads), handle, fd
         except BaseException:
             os.close(fd)
             raise

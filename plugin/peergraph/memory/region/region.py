@@ -310,7 +310,10 @@ class _Allocation:
         if num_bytes > 0 and device.type == "cuda":
             self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
         elif num_bytes > 0:
-            self.part, self.handle, fd = HostPart.create(num_bytes, group.device, folder, nodes)
+            threads = threads_of_rank(group.world_size)
+            self.part, self.handle, fd = HostPart.create(
+                num_bytes, group.device, folder, nodes, threads
+            )
             self._close_fd = close_later(self, fd)
 
     def free_when_unused(self) -> None:
