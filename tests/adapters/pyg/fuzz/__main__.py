@@ -22,7 +22,11 @@ def main() -> None:
     differences = 0
     for kind in [args.kind] if args.kind else KINDS:
         for seed in range(args.seed, args.seed + args.count):
-            difference = run(kind, seed, args.device)
+            try:
+                difference = run(kind, seed, args.device)
+            except Exception:
+                print(f"{kind} {seed}: an error of the situation itself", flush=True)
+                raise
             if difference:
                 differences += 1
                 print(f"{kind} {seed}: {difference}", flush=True)

@@ -82,7 +82,7 @@ def _of_links(model: nn.Module, batch: Any) -> Tensor:
     if "edge_label_index" in batch:
         source, target = batch.edge_label_index
         scores = (out[source] * out[target]).sum(1)
-        labels = batch.edge_label.double() if "edge_label" in batch else torch.ones_like(scores)
+        labels = batch.edge_label.to(scores) if "edge_label" in batch else torch.ones_like(scores)
         return F.binary_cross_entropy_with_logits(scores, labels.clamp(max=1))
     negatives = out[batch.dst_neg_index].view(len(batch.src_index), -1, WIDTH).mean(1)
     return -F.logsigmoid(
