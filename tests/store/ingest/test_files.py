@@ -6,10 +6,12 @@ import gzip
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from peergraph.store import BadRowsError, CsvFormat, EdgeFiles, NodeFiles, Rows, Store
+from peergraph.store import BadRowsError, CsvFormat, EdgeFiles, NodeFiles, Rows, Store, TableFiles
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.workspace import Workspace
 from tests.named_case import named_case
@@ -510,6 +512,67 @@ def test_queries_read_what_they_name(tmp_path: Path) -> None:
     text = f"SELECT s, d FROM read_csv('{tmp_path}/b.csv', all_varchar = true)"
     with pytest.raises(ValueError, match="not written as a whole number"):
         ingest_edges(tmp_path, EdgeFiles(query=text), nodes=NODES)
+
+
+def test_queries_do_not_round_values_to_the_types_of_the_first_file(tmp_path: Path) -> None:
+    for name, weights in (("ä1", [1, 2]), ("ä2", [1.5, 2.5])):
+        table = arrow.table({"s": [0, 1], "d": [1, 0], "w": weights})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    one, two = (f"'{tmp_path}/ä{number}.parquet'" for number in (1, 2))
+    for files in (
+        f"'{tmp_path}/ä*.parquet'",
+        f"read_parquet('{tmp_path}/ä*.parquet')",
+        f"(SELECT * FROM parquet_scan([{one}, {two}]))",
+    ):
+        edges = EdgeFiles(query=f"SELECT * FROM {files}", tables={"w": "w"})
+        with named_case(files), pytest.raises(ValueError, match=r"'w' is int64 in .*union_by_name"):
+            ingest_edges(tmp_path, edges, nodes=NODES)
+    for files, expected in (
+        (f"read_parquet([{one}, {two}], union_by_name = true)", [1, 2, 1.5, 2.5]),
+        (f"{one} JOIN (SELECT s, w AS weight FROM {two}) USING (s)", [1, 2]),
+    ):
+        edges = EdgeFiles(query=f"SELECT s, d, w FROM {files}", tables={"w": "w"})
+        with named_case(files):
+            Store.ingest(tmp_path / "store", nodes=NODES, edges=edges)
+            table = np.load(tmp_path / "store" / "edge0.table0.npy")
+            assert table.tolist() == expected
+            shutil.rmtree(tmp_path / "store")
+
+
+def test_columns_that_only_later_files_have(tmp_path: Path) -> None:
+    """Patterns and tables name them, so they are not left out."""
+    for name, columns in (("a1", ["f0"]), ("a2", ["f1", "f0"])):
+        table = arrow.table({"id": [len(columns) - 1], **{key: [0.5] for key in columns}})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+    files, rows = tmp_path / "a*.parquet", Rows(tmp_path / "a*.parquet")
+    for options in (
+        {"nodes": NodeFiles(files, id="id", tables={"x": "f*"})},
+        {"nodes": NodeFiles(files, id="id", tables={"x": "f1"})},
+        {"nodes": NodeFiles(num_nodes=2, tables={"x": rows})},
+        {"tables": {"t": TableFiles(files, key="id")}},
+    ):
+        with named_case(str(options)), pytest.raises(ValueError, match="a1.parquet has no column"):
+            Store.ingest(tmp_path / "store", **options)
+    nodes = NodeFiles(files, id="id", tables={"x": ["f0"]})
+    Store.ingest(tmp_path / "store", nodes=nodes)
+    assert np.load(tmp_path / "store" / "node0.table0.npy").tolist() == [[0.5], [0.5]]
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_times_do_not_depend_on_the_zone_of_the_machine(
+    tmp_path: Path, zone: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(time.tzset)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    t = arrow.array([978307199, 978307200], arrow.timestamp("s", "Europe/Paris"))
+    parquet.write_table(arrow.table({"s": [0, 1], "d": [1, 0], "t": t}), tmp_path / "e.parquet")
+    for where in ("t >= '2001-01-01'", "year(t) = 2001"):
+        edges = EdgeFiles(tmp_path / "e.parquet", where=where)
+        query = EdgeFiles(query=f"SELECT * FROM '{tmp_path}/e.parquet' WHERE {where}")
+        with named_case(where):
+            assert ingest_edges(tmp_path, edges, nodes=NODES) == [[1, 0]]
+            assert ingest_edges(tmp_path, query, nodes=NODES) == [[1, 0]]
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (4, 4), (3, 2, 4), (2, 2, 2), (7,)])

@@ -236,6 +236,30 @@ def test_foreign_keys_that_are_floats(tmp_path: Path) -> None:
     assert store.edge_index(("order", "f2p_user", "user")).tolist() == [[0, 3], [2, 0]]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "codes"),
+    [
+        (np.array([1, 2, 2], np.int32), np.array([2**40, 2, 1]), [1, 0, 0, 2, 0, 1]),
+        (np.array([0.1, 0.5], np.float32), np.array([0.1, 0.5]), [2, 0, 1, 0]),
+        (np.array([-0.0, 0.0]), np.array([1.5]), [0, 0, 1]),
+    ],
+)
+def test_categories_of_files_of_several_types(
+    first: np.ndarray, second: np.ndarray, codes: list[int], tmp_path: Path
+) -> None:
+    for name, values in (("t0", first), ("t1", second)):
+        _write(pd.DataFrame({"level": values}), tmp_path / f"{name}.parquet")
+    tables = {"t": TableFiles(tmp_path / "t?.parquet", stypes={"level": "categorical"})}
+    Store.ingest(tmp_path / "store", tables=tables)
+    with Store.load(tmp_path / "store", device="cpu") as store:
+        tf = peergraph_pyg.stores(store)[0].get_tensor("t", "tf", None)[:]
+        assert tf.feat_dict[stype.categorical][:, 0].tolist() == codes
+        # Those of all rows in memory.
+        both = pd.concat([pd.Series(first), pd.Series(second)])
+        names = tf.col_stats["level"][StatType.COUNT][0]
+        assert [names[code] for code in codes] == both.tolist()
+
+
 @pytest.mark.parametrize("kind", ["ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
 def test_times_with_parts_of_a_second(kind: str, zone: str | None, tmp_path: Path) -> None:

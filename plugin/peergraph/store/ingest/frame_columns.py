@@ -159,7 +159,10 @@ def _single_floats(name: str, column: Any) -> Array:
 
 def _codes(name: str, column: Any, values: Any) -> Array:
     """Returns the position of each value among all of a column, or -1 where it is missing."""
-    codes = compute.index_in(column, value_set=values.cast(column.type))
+    # DuckDB's values have the type that holds those of all files, and one zero.
+    if arrow.types.is_floating(values.type):
+        column, values = (compute.add(of.cast(values.type), 0.0) for of in (column, values))
+    codes = compute.index_in(column.cast(values.type), value_set=values)
     has_code, missing = as_mask(codes.is_valid()), as_mask(column.is_null(nan_is_null=True))
     if (unknown := ~missing & ~has_code).any():
         value = column[int(unknown.argmax())].as_py()

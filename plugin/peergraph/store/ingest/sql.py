@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import glob
+import json
 import re
 from collections.abc import Iterator, Sequence
 from os.path import abspath, dirname
+from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.arrow_rows import ArrowRows, arrow_reader, columns_of
+from peergraph.store.ingest.read.arrow_rows import (
+    ArrowRows,
+    ParquetRows,
+    arrow_reader,
+    columns_of,
+)
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
-from peergraph.store.ingest.values.arrow_arrays import Mask, as_arrow, as_mask, is_text
+from peergraph.store.ingest.values.arrow_arrays import (
+    Mask,
+    as_arrow,
+    as_mask,
+    is_text,
+    plain_type,
+)
 from peergraph.store.ingest.values.numbers import TextKind, text_numbers
 from peergraph.store.ingest.workspace import Workspace
 
 _CSV_FILE = re.compile(r"\.(csv|tsv|txt)(\.\w+)?$", re.IGNORECASE)
+_PARQUET_FILE = re.compile(r"\.(parquet|pq|parq)$", re.IGNORECASE)
 _TYPES = {"all_varchar", "columns"}
 """Arguments by which DuckDB does not guess types of CSV files."""
 _COLUMNS = ("$..column_names[0]",)
 """Where the tree of an expression has its columns."""
 _NAMES = (
-    *("$..table_name", "$..function.function_name", "$..function..column_names[0]"),
+    *("$..table_name", "$..function.function_name", "$..function..column_names[0]", "$..function"),
     *("$..function..text", "$..function..value.value"),  # versions differ
 )
-"""Where the tree of a query has its tables, table functions, and their options and literals."""
+"""Where the tree of a query has its tables, table functions, their options, calls and literals."""
 
 
 class Condition:
@@ -103,7 +117,8 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
     files than those that it names as literals, or CSV files whose types DuckDB would guess.
     """
     what = f"query={query!r} is not valid"
-    tables, functions, options, *literals = _parsed(query, _NAMES, what, workspace)
+    tables, functions, options, calls, *parts = _parsed(query, _NAMES, what, workspace)
+    literals = [name for part in parts for name in part if name]
     untyped = [name for name in tables if _CSV_FILE.search(name)]
     readers = [name for name in functions if "csv" in name.lower()]
     if untyped or len(readers) > sum(name.lower() in _TYPES for name in options):
@@ -111,7 +126,14 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
             f"{what}: DuckDB would guess the types of {(untyped + readers)[0]} from the first "
             "rows: use read_csv(..., all_varchar = true), or columns = {...}"
         )
-    files = [name for part in (tables, *literals) for name in part if name]
+    for call in calls:
+        if '"union_by_name"' not in call:
+            _check_types(
+                [name for name in literals if json.dumps(name, ensure_ascii=False) in call], what
+            )
+    for name in tables:
+        _check_types([name], what)
+    files = [*tables, *literals]
     paths = [path for name in files for path in (glob.glob(name, recursive=True) or [name])]
     # A pattern is looked for in its folder.
     patterns = [name for name in files if re.search(r"[*?\[]", name)]
@@ -127,6 +149,22 @@ def query_rows(query: str, workspace: Workspace) -> RowSource:
         database.close()
 
     return RowSource([ArrowRows("the query's result", columns_of(reader.schema), None, rows)])
+
+
+def _check_types(names: Sequence[str], what: str) -> None:
+    """Raises ValueError if Parquet files that are read together have a column of several types:
+    DuckDB would convert, and round, its values to the type in the first file.
+    """
+    types: dict[str, Any] = {}
+    paths = [path for name in names for path in sorted(glob.glob(name, recursive=True))]
+    for path in filter(_PARQUET_FILE.search, paths if len(paths) > 1 else ()):
+        for column, kind in ParquetRows(Path(path)).types.items():
+            first, other = types.setdefault(column, (plain_type(kind), path))
+            if plain_type(kind) != first:
+                raise ValueError(
+                    f"{what}: column {column!r} is {first} in {other} and {plain_type(kind)} in "
+                    f"{path}: use read_parquet(..., union_by_name = true)"
+                )
 
 
 def _parsed(

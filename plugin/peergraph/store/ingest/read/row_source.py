@@ -162,13 +162,13 @@ class RowSource:
     def __init__(self, files: Sequence[RowFile], notes: Sequence[str] = ()) -> None:
         self._files, self._begins = files, list[int]()
         first = next((file for file in files if file.types), files[0])
-        self.names = [*first.types]
-        """The names of all columns."""
+        self.names = list(dict.fromkeys(name for file in files for name in file.types))
+        """The names of all columns, also of those that some files lack."""
         for file in files:
             if file.is_text and file.types and file.types.keys() != first.types.keys():
                 raise ValueError(
                     f"{file.name} has the columns {', '.join(file.types)}, the first file has "
-                    f"{', '.join(self.names)}"
+                    f"{', '.join(first.types)}"
                 )
         self.notes, self.is_text, self.dtype = notes, first.is_text, first.dtype
         self.num_bytes = sum(file.num_bytes for file in files)
