@@ -24,7 +24,13 @@ from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.optional import arrow
 from peergraph.store.ingest.read.row_source import Batch, Problems, RowSource, named_errors
 from peergraph.store.ingest.staged_rows import StagedRows
-from peergraph.store.ingest.values.arrow_arrays import Integers, is_text, row_shape, value_type
+from peergraph.store.ingest.values.arrow_arrays import (
+    Integers,
+    common_type,
+    is_text,
+    row_shape,
+    value_type,
+)
 from peergraph.store.ingest.values.numbers import MIXED_TEXT, Numbers, to_dtype, to_numbers
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType, NodeType
@@ -93,9 +99,10 @@ class Table:
         # None until rows are read.
         self._row_shape = None if self._is_matrix else row_shape(kinds[self.columns[0]])
         kinds = {column: value_type(kind) for column, kind in kinds.items()}
-        self._times = {
-            column: kind for column, kind in kinds.items() if arrow.types.is_temporal(kind)
-        }
+        times = {c: kind for c, kind in kinds.items() if arrow.types.is_temporal(kind)}
+        # All have one unit.
+        time = common_type([*times.values()], "the type of its times") if times else None
+        self._times = dict.fromkeys(times, time)
         # None where the values of text decide, when all have been read.
         self._dtype = _dtype_of(source, kinds.values(), table.dtype)
         self._kinds: set[str] = set()  # of the values of text, as NumPy names them
@@ -249,7 +256,7 @@ class Table:
         shown = ", ".join(names[:4]) + (f", ... ({len(names)} columns)" if len(names) > 4 else "")
         text = f"{str(self._dtype).removeprefix('torch.')} {[*(self._row_shape or ())]}"
         text += f" of {shown}" if names else ""
-        times = sorted(map(str, set(self._times.values())))
+        times = {str(kind) for kind in self._times.values()}
         return text + (f": {', '.join(times)}" if times else "")
 
 

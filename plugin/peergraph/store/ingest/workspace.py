@@ -74,6 +74,7 @@ class Workspace:
         for setting in (
             *(f"{name} = {sql_list(names)}" for name, names in allowed.items() if names),
             "enable_progress_bar = false",
+            "GLOBAL TimeZone = 'UTC'",  # not that of the machine
             "enable_external_access = false",
             "lock_configuration = true",
         ):
