@@ -1,4 +1,4 @@
-"""The setting of torch's allocator that offloaded training uses."""
+"""The setting of torch's allocator for tensors of many sizes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ def test_other_settings_are_kept(environment: dict[str, str], expected: str | No
     assert settings_with_segments({**environment, "HOME": "/"}) == expected
 
 
-def reserved_after_growing() -> int:
-    from peergraph.memory.device.expandable_segments import use_expandable_segments
+def reserved_after_growing(free: int) -> int:
+    from peergraph.memory.device import expandable_segments
 
     torch.cuda.init()
-    use_expandable_segments()
+    torch.cuda.mem_get_info = lambda _: (free, 100)  # type: ignore[assignment]
+    expandable_segments.expand_segments_in_little_memory(torch.device("cuda", 0))
     for megabytes in range(64, 128, 4):  # without expandable segments a block for each size
         torch.ones(megabytes << 20, dtype=torch.uint8, device="cuda")
     return torch.cuda.max_memory_reserved() >> 20
 
 
 @pytest.mark.gpus(1)
-def test_freed_memory_is_used_for_larger_tensors() -> None:
-    [reserved] = run_ranks(reserved_after_growing, 1, device="cuda")
+def test_freed_memory_is_used_for_larger_tensors_if_little_is_free() -> None:
+    [reserved] = run_ranks(reserved_after_growing, 1, 33, device="cuda")
     assert reserved <= 2 * 128
+    [reserved] = run_ranks(reserved_after_growing, 1, 34, device="cuda")
+    assert reserved > 2 * 128

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from peergraph.memory import Group, NetworkTraffic, RowExchange, Table
+from peergraph.memory.device.expandable_segments import expand_segments_in_little_memory
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
@@ -124,6 +125,7 @@ class Store(StoredGraph):
         with group.collective("Store.build"):
             contents = build_on_machines(source, complete, group, progress)
             exchange = connect_exchange(contents, complete, group)
+        expand_segments_in_little_memory(group.device)
         return cls(group, contents, exchange)
 
     @classmethod

@@ -28,6 +28,22 @@ def use_expandable_segments() -> None:
     set_settings(settings)
 
 
+def expand_segments_in_little_memory(device: torch.device) -> None:
+    """Calls :func:`use_expandable_segments` if less than a third of a GPU's memory is free.
+
+    Batches have many sizes. In what a large store leaves, blocks for each size would end in waits
+    for the driver, and out of memory, while half of what torch reserves is unused.
+
+    Args:
+        device: of the rank whose store has been built; any, of which only GPUs count.
+    """
+    if device.type != "cuda":
+        return
+    free, total = torch.cuda.mem_get_info(device)
+    if free < total / 3:
+        use_expandable_segments()
+
+
 def settings_with_segments(environment: Mapping[str, str]) -> str | None:
     """Returns the user's settings of torch's allocator with expandable segments.
 
