@@ -19,6 +19,7 @@ from peergraph.integration.captured import batch_bounds, captured_training
 from peergraph.memory import Group
 from peergraph.store import NODE
 from peergraph.testing import run_ranks
+from tests.adapters.captured_results import loop
 from tests.places import cpu_and_gpus
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 16
@@ -88,14 +89,7 @@ def _check_losses(device: str, kind: str, exceed: bool) -> None:
     loader, loss = _loader(group, kind), link_loss_of if kind == "links" else loss_of
     model, optimizer = _model(group, kind)
     torch.manual_seed(9 + group.rank)
-    expected = []
-    for _ in range(3):
-        for batch in loader:
-            optimizer.zero_grad()
-            value = loss(model, batch)
-            value.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            expected.append(value.detach())
+    expected = list(loop(loader, model, optimizer, loss, 3))
     copy, optimizer = _model(group, kind)
     if exceed and group.rank == 1:
         # Some batches of one rank do not fit.

@@ -21,10 +21,9 @@ from dgl.dataloading import (
 )
 
 import peergraph_dgl
-from peergraph.integration import SampleCounts, has_static_shapes
-from peergraph.integration.captured import captured_training
+from peergraph.integration import has_static_shapes
 from peergraph.memory.device.capture_mode import is_capturing
-from tests.adapters.captured_results import adam
+from tests.adapters.captured_results import adam, shrink_shapes
 from tests.adapters.dgl.captured_training import (
     CLASSES,
     EDGES,
@@ -85,13 +84,7 @@ def test_batches_that_exceed_the_shape(
     shared: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their steps are those of the loop, and counted; the next epoch's shape has room."""
-    find = captured_training.find_bounds
-
-    def too_small(*args: Any) -> SampleCounts:
-        nodes, edges = find(*args)
-        return SampleCounts({t: [n[0], n[1] - 40, *n[2:]] for t, n in nodes.items()}, edges)
-
-    monkeypatch.setattr(captured_training, "find_bounds", too_small)
+    shrink_shapes(monkeypatch, 1, 40)
     training = check(make_loader(shared(plain()), device), lambda: make_model("sage", device))
     assert 4 <= training.num_eager < 12
 

@@ -16,22 +16,21 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GAT
 
 import peergraph_pyg
-from peergraph.integration import SampleCounts
-from peergraph.integration.captured import captured_training
 from peergraph.integration.captured.padding import padded_copy
 from peergraph.sampling import NeighborSampler as CoreSampler
 from peergraph.sampling import StaticShapeSample, StaticShapeSampler, next_seed
 from peergraph.store import EDGE, NODE
 from peergraph_pyg.captured.loader_batches import LoaderBatches
 from peergraph_pyg.data import batch_structures
-from tests.adapters.captured_results import adam, assert_same_results, loop_results
+from tests.adapters.captured_results import adam, loop, shrink_shapes
 from tests.adapters.pyg.captured.training import (
     BATCH,
     CLASSES,
     FANOUTS,
     WIDTH,
     captured,
-    loop,
+    check,
+    check_exceeding,
     loss_of,
     make_loader,
     sage,
@@ -50,17 +49,8 @@ def test_losses_are_those_of_the_loop(plain: Data, device: torch.device, kind: s
         return peergraph_pyg.accelerate(GAT(WIDTH, 16, 2, CLASSES, heads=2).to(device))
 
     loss = loss_of if kind in ("fused", "trimmed") else untrimmed_loss
-    model, loader = make(), make_loader(plain, device)
-    torch.manual_seed(9)
-    expected = torch.stack(list(loop(loader, model, adam(model), loss)))
-    model = make()
-    training = peergraph_pyg.capture(loader, model, adam(model), loss)
-    torch.manual_seed(9)
-    actual = torch.stack(captured(training))
-    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-5)
+    training, _ = check(make_loader(plain, device), make, loss)
     assert len(training) == 7
-    assert training.num_eager == 2
-    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
 
 
 @pytest.mark.parametrize(
@@ -77,18 +67,11 @@ def test_draws_by_weights_and_with_replacement(
 ) -> None:
     data = copy.copy(plain)
     data.weight = torch.randn(9000, generator=torch.Generator().manual_seed(1)).relu()
-    loader, model = make_loader(data, device, **options), sage(device)
 
     def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         return loss_of(model, batch), batch.n_id[: batch.batch_size]
 
-    torch.manual_seed(9)
-    expected = loop_results(loader, model, loss)
-    model = sage(device)
-    training = peergraph_pyg.capture(loader, model, adam(model), loss)
-    torch.manual_seed(9)
-    assert_same_results(captured(training), expected)
-    assert training.num_eager == 2
+    check(make_loader(data, device, **options), lambda: sage(device), loss)
 
 
 def padded_batch(sample: StaticShapeSample, plain: Data, first: Tensor) -> Data:
@@ -147,14 +130,7 @@ def test_large_arrays() -> None:
     )
     options = {"num_neighbors": [15, 10, 5], "batch_size": 512, "input_nodes": torch.arange(6000)}
     loader = make_loader(data, device, **options)
-    model = sage(device)
-    torch.manual_seed(9)
-    expected = torch.stack(list(loop(loader, model, adam(model), loss_of)))
-    model = sage(device)
-    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
-    torch.manual_seed(9)
-    actual = torch.stack(captured(training))
-    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    training, _ = check(loader, lambda: sage(device), loss_of, scale=5)
     assert training.num_captured > 15
 
 
@@ -191,25 +167,8 @@ def test_samples_that_exceed_the_shape(
     plain: Data, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """These batches are trained on as the loader makes them; the next epoch's shape has room."""
-    model, loader = sage(device), make_loader(plain, device)
-    torch.manual_seed(9)
-    expected = torch.stack(list(loop(loader, model, adam(model), loss_of, 3)))
-    find = captured_training.find_bounds
-
-    def too_small(*args: Any) -> Any:
-        nodes, edges = find(*args)
-        rows = nodes[NODE]
-        return SampleCounts({NODE: [*rows[:2], rows[2] - 60, *rows[3:]]}, edges)
-
-    monkeypatch.setattr(captured_training, "find_bounds", too_small)
-    model = sage(device)
-    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
-    torch.manual_seed(9)
-    actual, exceeding = captured(training, 1), training.num_eager
-    assert exceeding > 1
-    actual += captured(training, 2)
-    assert training.num_eager < exceeding + 6
-    torch.testing.assert_close(torch.stack(actual), expected, rtol=2e-4, atol=2e-5)
+    shrink_shapes(monkeypatch, 2, 60)
+    check_exceeding(make_loader(plain, device), lambda: sage(device), loss_of)
 
 
 def test_a_loop_that_is_left(plain: Data, device: torch.device) -> None:

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import peergraph_pyg
-from tests.adapters.captured_results import adam
+from tests.adapters.captured_results import adam, loop
 from tests.adapters.pyg.captured.training import (
     captured,
-    loop,
     loss_of,
     make_loader,
     sage,

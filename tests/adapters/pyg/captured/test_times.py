@@ -15,8 +15,8 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
-from tests.adapters.captured_results import adam, assert_same_results, loop_results
-from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, captured, sage
+from tests.adapters.captured_results import adam
+from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, check, sage
 from tests.adapters.pyg.captured.training import loss_of as loss_of_nodes
 
 SEEDS, TIMES = torch.arange(50, 50 + 6 * BATCH + 8), 100
@@ -60,18 +60,6 @@ def time_loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
     return loss_of_nodes(model, with_age), batch.input_id, age[:size].clone()
 
 
-def check(loader: Any, make: Any, loss: Any, device: torch.device) -> None:
-    model = make()
-    torch.manual_seed(9)
-    expected = loop_results(loader, model, loss)
-    model = make()
-    training = peergraph_pyg.capture(loader, model, adam(model), loss)
-    torch.manual_seed(9)
-    assert_same_results(captured(training), expected)
-    assert training.num_eager == 2
-    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
-
-
 @pytest.mark.parametrize(
     "kind", ["disjoint", "nodes", "own times", "edges", "last", "window", "starts"]
 )
@@ -84,7 +72,7 @@ def test_nodes(plain: Data, device: torch.device, kind: str) -> None:
         shuffle=True,
         **options_of(kind),
     )
-    check(loader, lambda: sage(device), time_loss, device)
+    check(loader, lambda: sage(device), time_loss)
 
 
 def link_loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,7 +119,7 @@ def test_links(plain: Data, device: torch.device, kind: str, negatives: str) -> 
         shuffle=True,
         **options,
     )
-    check(loader, lambda: sage(device), link_loss, device)
+    check(loader, lambda: sage(device), link_loss)
 
 
 class Typed(nn.Module):
@@ -201,7 +189,7 @@ def test_typed_nodes(typed: HeteroData, device: torch.device) -> None:
         out = model(batch, users.seed_time)["user"][: users.batch_size]
         return out.square().mean(), users.seed_time
 
-    check(loader, lambda: make_typed_model(typed, device), loss, device)
+    check(loader, lambda: make_typed_model(typed, device), loss)
 
 
 @pytest.mark.parametrize("relation", [("user", "buys", "item"), ("user", "knows", "user")])
@@ -234,7 +222,7 @@ def test_typed_links(
         trees = [batch[t].batch[e] for t, e in ((source_type, source), (target_type, target))]
         return value, *trees
 
-    check(loader, lambda: make_typed_model(typed, device), loss, device)
+    check(loader, lambda: make_typed_model(typed, device), loss)
 
 
 def test_a_loss_that_counts_the_nodes_of_a_tree(plain: Data, device: torch.device) -> None:

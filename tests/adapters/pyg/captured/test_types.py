@@ -17,7 +17,7 @@ import peergraph_pyg
 from peergraph.integration import has_static_shapes
 from peergraph_pyg import explain
 from tests.adapters.captured_results import adam
-from tests.adapters.pyg.captured.training import captured, loop
+from tests.adapters.pyg.captured.training import check
 
 SIZES = {"paper": 400, "author": 300, "topic": 20}
 WIDTHS = {"paper": 12, "author": 8, "topic": 5}
@@ -102,16 +102,8 @@ def make_model(kind: str, device: torch.device, fast: bool) -> nn.Module:
 def test_losses_are_those_of_the_loop(
     plain: HeteroData, device: torch.device, kind: str, fast: bool
 ) -> None:
-    loader, model = make_loader(plain, device), make_model(kind, device, fast)
-    torch.manual_seed(9)
-    expected = torch.stack(list(loop(loader, model, adam(model), loss_of)))
-    model = make_model(kind, device, fast)
-    training = peergraph_pyg.capture(loader, model, adam(model), loss_of)
-    torch.manual_seed(9)
-    losses = torch.stack(captured(training))
-    torch.testing.assert_close(losses, expected, rtol=5e-4, atol=5e-5)
-    assert training.num_eager == 2
-    assert training.num_captured == (12 - 3 if device.type == "cuda" else 0)
+    loader = make_loader(plain, device)
+    check(loader, lambda: make_model(kind, device, fast), loss_of, scale=2.5)
 
 
 @pytest.mark.parametrize("kind", ["gat", "sage"])

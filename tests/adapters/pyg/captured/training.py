@@ -1,8 +1,8 @@
-"""A graph, a model and the loop that `capture` replaces."""
+"""A graph, a model, and comparisons of `capture` with the loop that it replaces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GraphSAGE
 
 import peergraph_pyg
+from peergraph.integration import CapturedTraining
+from tests.adapters.captured_results import adam, assert_same_results, loop_results
 
 NODES, WIDTH, CLASSES, BATCH = 600, 12, 4, 32
 FANOUTS = [5, 4, 3]
@@ -51,21 +53,59 @@ def untrimmed_loss(model: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
 
 
-Loss = Callable[[nn.Module, Any], Tensor]
-
-
-def loop(
-    loader: Any, model: nn.Module, optimizer: Any, loss: Loss, epochs: int = 2
-) -> Iterator[Tensor]:
-    """The training loop that `capture` replaces."""
-    for _ in range(epochs):
-        for batch in loader:
-            optimizer.zero_grad()
-            value = loss(model, batch)
-            value.backward()
-            optimizer.step()
-            yield value.detach()
-
-
-def captured(training: Any, epochs: int = 2) -> list[Tensor]:
+def captured(training: Any, epochs: int = 2) -> list[Any]:
     return [value for _ in range(epochs) for value in training]
+
+
+def check(
+    loader: Any,
+    make: Callable[[], nn.Module],
+    loss: Any,
+    *,
+    epochs: int = 2,
+    num_eager: int = 2,
+    scale: float = 1,
+) -> tuple[CapturedTraining, list[Any]]:
+    """Compares epochs with those of the loop, and the random numbers that follow.
+
+    Args:
+        loader: the loader.
+        make: makes the model, always the same.
+        loss: the loss.
+        epochs: how many.
+        num_eager: steps that do not fit the shape.
+        scale: of the usual tolerance.
+
+    Returns:
+        The training, and what its steps returned.
+    """
+    model = make()
+    torch.manual_seed(9)
+    expected = loop_results(loader, model, loss, epochs)
+    after = torch.rand(4)
+    model = make()
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    torch.manual_seed(9)
+    results = captured(training, epochs)
+    assert torch.equal(torch.rand(4), after)
+    assert_same_results(results, expected, scale)
+    assert training.num_eager == num_eager
+    is_on_gpu = next(model.parameters()).is_cuda
+    fitting = epochs * len(training) - num_eager
+    assert training.num_captured == (fitting - 3 if is_on_gpu else 0)
+    return training, results
+
+
+def check_exceeding(loader: Any, make: Callable[[], nn.Module], loss: Any) -> None:
+    """Compares three epochs whose first shape is too small: the next one's has room."""
+    model = make()
+    torch.manual_seed(9)
+    expected = loop_results(loader, model, loss, 3)
+    model = make()
+    training = peergraph_pyg.capture(loader, model, adam(model), loss)
+    torch.manual_seed(9)
+    results, exceeding = captured(training, 1), training.num_eager
+    assert exceeding > 1
+    results += captured(training, 2)
+    assert training.num_eager < exceeding + 6
+    assert_same_results(results, expected)

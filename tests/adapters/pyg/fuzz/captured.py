@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch_geometric.sampler import NegativeSampling
 from torch_geometric.utils import degree
 
 import peergraph_pyg
+from tests.adapters.captured_results import loop
 
 from .graphs import CHANNELS, EDGE_WIDTH, RELATIONS, WIDTH, Draw, ends, numbers, one_of
 
@@ -155,13 +156,14 @@ def run_captured(draw: Draw, seed: int, device: str) -> str:
     training = peergraph_pyg.capture(loader, model, optimizer(model.parameters()), loss)
     text = f"{name}, {depth} layers, {loss.__name__}, {vars(loader)}"
     try:
-        losses = _epochs(training, seed)
+        losses = _epochs(lambda: iter(training), seed)
     except ValueError as error:
         is_refused = "depends on rows of padding" in str(error) and loss in _REFUSED
         return "" if is_refused else f"{text}: {error}"
     except RuntimeError as error:  # layers of PyG that read sizes on the host
         return "" if "could not be captured as a CUDA graph" in str(error) else f"{text}: {error}"
-    right = _epochs(_Loop(loader, plain, optimizer(plain.parameters()), loss), seed)
+    plain_optimizer = optimizer(plain.parameters())
+    right = _epochs(lambda: loop(loader, plain, plain_optimizer, loss, 1), seed)
     peergraph_pyg.store_of(shared).close()
     if len(losses) != len(right):
         return f"{text}: {len(losses)} steps, right are {len(right)}"
@@ -169,21 +171,6 @@ def run_captured(draw: Draw, seed: int, device: str) -> str:
     return "" if bool(close.all()) else f"{text}: losses are {losses}, right are {right}"
 
 
-class _Loop:
-    """The loop that `capture` replaces."""
-
-    def __init__(self, loader: Any, model: nn.Module, optimizer: Any, loss: Any) -> None:
-        self._loader, self._model, self._optimizer, self._loss = loader, model, optimizer, loss
-
-    def __iter__(self) -> Any:
-        for batch in self._loader:
-            self._optimizer.zero_grad()
-            value = self._loss(self._model, batch)
-            value.backward()
-            self._optimizer.step()
-            yield value.detach()
-
-
-def _epochs(training: Iterable[Tensor], seed: int) -> list[Tensor]:
+def _epochs(epoch: Callable[[], Iterator[Tensor]], seed: int) -> list[Tensor]:
     torch.manual_seed(seed)
-    return [value for _ in range(2) for value in islice(training, STEPS)]
+    return [value for _ in range(2) for value in islice(epoch(), STEPS)]
