@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from peergraph.reference import sampling as reference
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler, Sample
-from tests.sampling.plain_store import PlainStore
+from tests.sampling.plain_store import LAYOUTS, PlainStore, random_csc
 
 TYPES = {"author": 40, "paper": 90, "topic": 7}
 RELATIONS = [
@@ -17,6 +18,17 @@ RELATIONS = [
     ("topic", "of", "paper"),
     ("paper", "in", "topic"),
 ]
+
+
+def typed_store(
+    rng: np.random.Generator, device: torch.device, layout: str = "three tiers"
+) -> PlainStore:
+    """A store of all types: one relation has no edges, every other one ids of its own."""
+    relations = {
+        t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
+        for i, t in enumerate(RELATIONS)
+    }
+    return PlainStore(TYPES, relations, layout=LAYOUTS[layout], device=device)
 
 
 def assert_equals_reference(

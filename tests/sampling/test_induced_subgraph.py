@@ -21,7 +21,7 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
+from tests.sampling.reference_samples import RELATIONS, assert_equals_reference, typed_store
 from tests.sampling.weighted_temporal_kinds import each_kind, prepare, times_of
 
 
@@ -61,11 +61,7 @@ def test_heterogeneous(device: torch.device) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
         with named_case(frontier, disjoint):
             rng = np.random.default_rng(33)
-            relations = {
-                t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
-                for i, t in enumerate(RELATIONS)
-            }
-            store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+            store = typed_store(rng, device)
             fanouts = {t: [3 + i, (-1, 0, 2)[i % 3]] for i, t in enumerate(RELATIONS)}
             sampler = NeighborSampler(
                 store, fanouts, frontier=frontier, disjoint=disjoint, subgraph="induced"

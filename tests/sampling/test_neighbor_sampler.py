@@ -22,7 +22,7 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
+from tests.sampling.reference_samples import RELATIONS, assert_equals_reference, typed_store
 
 
 @named_cases("layout", LAYOUT_PARAMS)
@@ -72,11 +72,7 @@ def test_heterogeneous(device: torch.device, layout: str) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
         with named_case(frontier, disjoint):
             rng = np.random.default_rng(3)
-            relations = {
-                t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6, own_edge_ids=i % 2 == 0)
-                for i, t in enumerate(RELATIONS)
-            }
-            store = PlainStore(TYPES, relations, layout=LAYOUTS[layout], device=device)
+            store = typed_store(rng, device, layout)
             fanouts = {t: [3 + i, (-1, 0, 2)[i % 3], 4] for i, t in enumerate(RELATIONS)}
             sampler = NeighborSampler(
                 store,

@@ -30,7 +30,7 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.reference_samples import RELATIONS, TYPES
+from tests.sampling.reference_samples import RELATIONS, TYPES, typed_store
 from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
 from tests.sampling.weighted_temporal_kinds import each_kind, prepare
 
@@ -138,8 +138,7 @@ def test_heterogeneous(device: torch.device) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
         with named_case(frontier, disjoint):
             rng = np.random.default_rng(4)
-            relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
-            store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+            store = typed_store(rng, device)
             fanouts = {r: [4, 0, 3] if r[1] == "by" else [5, 2, -1] for r in RELATIONS}
             sampler = NeighborSampler(
                 store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True

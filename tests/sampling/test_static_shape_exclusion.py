@@ -14,17 +14,15 @@ from peergraph.sampling import NeighborSampler, StaticShapeSampler, exclude_edge
 from peergraph.store import EdgeType
 from tests.named_case import named_case
 from tests.sampling.fanouts import FRONTIERS
-from tests.sampling.plain_store import EDGE, INDEX_DTYPES, LAYOUTS, NODE, PlainStore, random_csc
-from tests.sampling.reference_samples import RELATIONS, TYPES
+from tests.sampling.plain_store import EDGE, INDEX_DTYPES, NODE, PlainStore, random_csc
+from tests.sampling.reference_samples import RELATIONS, typed_store
 from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
 
 PAPERS = {"paper": torch.arange(5, 25), "author": torch.tensor([3, 3, 8])}
 
 
 def sampler_of(device: torch.device, **options: object) -> NeighborSampler:
-    rng = np.random.default_rng(4)
-    relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
-    store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+    store = typed_store(np.random.default_rng(4), device)
     fanouts = {r: [4, 0, 3] if r[1] == "by" else [5, 2, -1] for r in RELATIONS}
     return NeighborSampler(store, fanouts, duplicate_counts=True, **options)
 
