@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tests.fullgraph.operators.operator_list import UNCHECKED, argument_names
 from tests.fullgraph.operators.plain_forms import OF_ALL_ROWS, PLAIN_FORMS
@@ -77,9 +78,9 @@ class Call:
             used.append(value)
         if self.changes_first:
             used[0] = used[0].clone()
-        first, args, kwargs = _with_tensors(self.arguments, used)
+        first, args, kwargs = tree_map_only(_Place, used.__getitem__, self.arguments)
         result = self.function(first, *args, **kwargs)
-        results = _leaves_of(used[0] if self.changes_first else result)
+        results = tree_leaves(used[0] if self.changes_first else result)
         losses = [
             (x * x.detach().cos()).sum()
             for x in results
@@ -200,29 +201,9 @@ def _has_rows(sample: Any) -> bool:
 
 def _take_tensors(value: Any, tensors: list[Tensor]) -> Any:
     """Returns arguments with places instead of their tensors, which it appends."""
-    if type(value) is Tensor:
-        tensors.append(value)
+
+    def take(tensor: Tensor) -> _Place:
+        tensors.append(tensor)
         return _Place(len(tensors) - 1)
-    if type(value) in (tuple, list):
-        return type(value)(_take_tensors(part, tensors) for part in value)
-    if type(value) is dict:
-        return {key: _take_tensors(part, tensors) for key, part in value.items()}
-    return value
 
-
-def _with_tensors(value: Any, tensors: Sequence[Tensor]) -> Any:
-    if isinstance(value, _Place):
-        return tensors[value]
-    if type(value) in (tuple, list):
-        return type(value)(_with_tensors(part, tensors) for part in value)
-    if type(value) is dict:
-        return {key: _with_tensors(part, tensors) for key, part in value.items()}
-    return value
-
-
-def _leaves_of(value: Any) -> list[Any]:
-    if isinstance(value, (tuple, list)):
-        return [leaf for part in value for leaf in _leaves_of(part)]
-    if isinstance(value, dict):
-        return [leaf for part in value.values() for leaf in _leaves_of(part)]
-    return [value]
+    return tree_map_only(Tensor, take, value)
