@@ -13,13 +13,12 @@ import peergraph._C as _C
 from peergraph.memory.distributed.remote_rows import Location, RemoteRows, remote_rows_of
 from peergraph.memory.distributed.row_bytes import place_rows
 from peergraph.memory.distributed.row_set import RowSet
-from peergraph.memory.group.naming import collective
 from peergraph.memory.table.id_list import id_list, ids_on_device
 from peergraph.memory.table.narrow_table import NarrowTable
-from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.row_arguments import gathered_to, out_tensor, range_of_rows
 from peergraph.memory.table.source import Source, check_source
 from peergraph.memory.table.table import Table
+from peergraph.memory.table.wrapper_table import WrapperTable
 from peergraph.progress import progress_bar
 
 # Marks ids out of range in lists of local rows, where -1 marks rows of other machines.
@@ -37,7 +36,7 @@ class RemoteRowsError(RuntimeError):
     """A read outside of a loader asked for rows that another machine has."""
 
 
-class DistributedTable(Table):
+class DistributedTable(WrapperTable):
     """A table with its hottest rows on each machine and its other rows on one machine each
     (WholeGraph III-D; ``machines="shard"``).
 
@@ -55,45 +54,10 @@ class DistributedTable(Table):
             rows: the row set, which knows the machine of each row.
             name: the table's name, the same on all machines.
         """
-        self.shape = shape
-        self.dtype = local.dtype
-        self.tiers = local.tiers
-        self.group = local.group
-        self.row_bytes = local.row_bytes
-        self.split = local.split
+        super().__init__(shape, local.dtype, local, name)
         self.local = local
         self.row_set = rows
-        self.name = name
         self._exchange: weakref.ref[Exchange] | None = None
-
-    @property
-    def counter(self) -> ReadCounter | None:
-        """Counts gathers of this machine's rows after :meth:`count_reads`."""
-        return self.local.counter
-
-    @counter.setter
-    def counter(self, counter: ReadCounter | None) -> None:
-        self.local.counter = counter
-
-    @property
-    def view(self) -> NoReturn:
-        """Raises NotImplementedError: kernels do not read rows of other machines in place."""
-        raise self._not_in_place()
-
-    @property
-    def write_views(self) -> NoReturn:
-        """Raises NotImplementedError, as :attr:`view`."""
-        raise self._not_in_place()
-
-    @property
-    def leases(self) -> list[_C.Lease]:
-        """The leases of the memory that holds this machine's rows."""
-        return self.local.leases
-
-    @property
-    def allocated(self) -> dict[str, list[int]]:
-        """The bytes that each rank of this machine has allocated, by tier."""
-        return self.local.allocated
 
     def connect(self, exchange: Exchange) -> None:
         """Sets the exchange that :meth:`collective_read` uses."""
@@ -224,10 +188,6 @@ class DistributedTable(Table):
             'them, or build the store with machines="replicate"'
         )
 
-    def count_reads(self) -> ReadCounter:
-        """Counts gathers of this machine's rows from now on."""
-        return self.local.count_reads()
-
     def scatter(self, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Raises NotImplementedError: a write would have to reach other machines."""
         raise NotImplementedError(
@@ -320,11 +280,6 @@ class DistributedTable(Table):
     def as_tensor(self) -> NoReturn:
         """Raises ValueError: the rows are not contiguous in memory that this rank reaches."""
         raise ValueError(f"the rows of {self.name!r} are on several machines")
-
-    @collective("Table.close")
-    def close(self) -> None:
-        """Releases this machine's rows, as :meth:`Table.close`."""
-        self.local.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DistributedTable, (self.shape, self.local, self.row_set, self.name)

@@ -8,13 +8,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-import peergraph._C as _C
 from peergraph.memory.group.group import Group
-from peergraph.memory.group.naming import collective
 from peergraph.memory.table.access import DirectRead
 from peergraph.memory.table.id_list import ids_on_device
 from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.row_arguments import (
     check_values,
     gathered_to,
@@ -28,13 +25,14 @@ from peergraph.memory.table.source import Source, check_source, chunks_on_device
 from peergraph.memory.table.storage_report import StorageErrors
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.table.wrapper_table import WrapperTable
 from peergraph.profiling import GATHER, profiled
 from peergraph.progress import progress_bar
 
 _READ_CHUNK_BYTES = 32 << 20
 
 
-class NarrowTable(Table):
+class NarrowTable(WrapperTable):
     """A table that stores its rows in fewer bytes than users see (narrow storage).
 
     :attr:`stored` is a table of the encoded rows, as bytes, on all tiers. :meth:`gather` decodes
@@ -56,15 +54,9 @@ class NarrowTable(Table):
             stored: the encoded rows, uint8 ``[rows, codec.row_bytes]``.
             name: the name of the table, for errors.
         """
-        self.shape = shape
-        self.dtype = codec.dtype
-        self.tiers = stored.tiers
-        self.group = stored.group
-        self.row_bytes = codec.row_bytes
-        self.split = stored.split
+        super().__init__(shape, codec.dtype, stored, name)
         self.codec = codec
         self.stored = stored
-        self.name = name
         self._encoder = RowEncoder(codec, name)
 
     @classmethod
@@ -118,35 +110,6 @@ class NarrowTable(Table):
             return [self.stored.values, self.stored.scales]
         return [self.stored]
 
-    @property
-    def counter(self) -> ReadCounter | None:
-        """Counts gathers after :meth:`count_reads`."""
-        return self.stored.counter
-
-    @counter.setter
-    def counter(self, counter: ReadCounter | None) -> None:
-        self.stored.counter = counter
-
-    @property
-    def view(self) -> NoReturn:
-        """Raises NotImplementedError: kernels that read rows in place do not decode them."""
-        raise self._not_in_place()
-
-    @property
-    def write_views(self) -> NoReturn:
-        """Raises NotImplementedError, as :attr:`view`."""
-        raise self._not_in_place()
-
-    @property
-    def leases(self) -> list[_C.Lease]:
-        """The leases of the rows' memory."""
-        return self.stored.leases
-
-    @property
-    def allocated(self) -> dict[str, list[int]]:
-        """The bytes that each rank has allocated, by tier, including copies of shards."""
-        return self.stored.allocated
-
     @profiled(GATHER)
     def gather(self, ids: Tensor, out: Tensor | None = None, *, padded: bool = False) -> Tensor:
         """Returns the rows `ids` in the users' dtype, as :meth:`Table.gather`. One-sided."""
@@ -172,10 +135,6 @@ class NarrowTable(Table):
     def gather_stored(self, ids: Tensor) -> Tensor:
         """Returns the rows `ids` as they are stored: uint8 [n, row_bytes]. One-sided."""
         return self.stored.gather(ids)
-
-    def count_reads(self) -> ReadCounter:
-        """Counts gathers from now on, until :attr:`counter` is set to None."""
-        return self.stored.count_reads()
 
     def scatter(self, ids: Tensor, values: Tensor) -> None:
         """Overwrites the rows `ids` with `values`, as :meth:`Table.scatter`. One-sided;
@@ -255,11 +214,6 @@ class NarrowTable(Table):
     def as_tensor(self) -> NoReturn:
         """Raises ValueError: the memory of the table holds encoded rows."""
         raise ValueError(f"the rows of {self.name!r} are stored as {self.codec.storage}")
-
-    @collective("Table.close")
-    def close(self) -> None:
-        """Releases the memory, as :meth:`Table.close`."""
-        self.stored.close()
 
     def _not_in_place(self) -> NotImplementedError:
         return NotImplementedError(
