@@ -331,18 +331,11 @@ class EdgeMatrix:
         spmm_into(out, x, self.tensors, mean)
         return out
 
-    def add_messages(
-        self,
-        out: Tensor,
-        x: Tensor | None,
-        e: Tensor | None,
-        message: str,
-        mean: bool = False,
-    ) -> None:
-        """Adds the sum or mean of the messages of each row to `out`; no operator of torch."""
-        blocks = None if mean else self._blocks_for(x, e, message)
+    def add_messages(self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str) -> None:
+        """Adds the sum of the messages of each row to `out`; no operator of torch."""
+        blocks = self._blocks_for(x, e, message)
         if x is None or blocks is None:
-            add_spmm(out, x, e, self.tensors, message, mean)
+            add_spmm(out, x, e, self.tensors, message)
         else:
             add_in_blocks(out, blocks, x, e, message)
 

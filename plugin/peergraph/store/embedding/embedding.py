@@ -154,7 +154,7 @@ class Embedding(nn.Module):
             partitions = partitions_in_reach(group)
         copies = 1 if partitions is None else partitions.copies
         room = _with_state(spec)
-        tiers = place_table("embedding", node_type, name, room, plan, copies, group)
+        tiers = place_table(node_type, name, room, plan, copies, group)
         table = Table.create(
             spec.shape,
             dtype,

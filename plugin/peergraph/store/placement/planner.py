@@ -297,7 +297,6 @@ def splits(tiers: Tiers) -> bool:
 
 
 def place_table(
-    kind: str,
     of: NodeType | EdgeType,
     name: str,
     spec: TableSpec,
@@ -305,12 +304,12 @@ def place_table(
     copies: int,
     group: Group,
 ) -> Tiers:
-    """Chooses the tiers of one more table. Collective.
+    """Chooses the tiers of the table of an embedding. Collective.
 
     Args:
         copies: the number of copies of each of its shards.
     """
-    item = row_item(kind, table_name(of, name), spec, of)
+    item = row_item("embedding", table_name(of, name), spec, of)
     # Ranks without a GPU share the machine's memory, so one copy is enough for all ranks.
     name = "host" if plan == "auto" and group.device.type == "cpu" else plan
     budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
