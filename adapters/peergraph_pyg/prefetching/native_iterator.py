@@ -37,8 +37,8 @@ _OF_POSITIVES = InBatchNegatives, HardNegatives
 
 
 @dataclass
-class _Begun:
-    """A batch that is begun, an error, or the end of the iteration."""
+class _Pending:
+    """A batch that is being made, an error, or the end of the iteration."""
 
     output: Any
     sample: SampleRequest | None
@@ -54,7 +54,7 @@ class NativeIterator:
     thread samples and gathers. A later ``next`` makes PyG's batch of what the thread has made.
 
     Args:
-        loader: that :func:`native_iterator` has found fit.
+        loader: that :func:`native_iterator` has checked.
         batches: torch's iterator of it, whose order of seeds is read.
         rows: the tables that its batches have rows of.
         depth, options, store: as those of :class:`PrefetchIterator`.
@@ -80,7 +80,7 @@ class NativeIterator:
             streams = [take_stream(device, options.priority) for _ in streams]
         self._draw_stream = streams[1]
         self._thread = BatchThread(device, streams[0], options.blocks_on(device))
-        self._begun: deque[_Begun] = deque()
+        self._pending: deque[_Pending] = deque()
         self._close = weakref.finalize(self, _stop, self._thread, streams, options)
         for _ in range(depth):
             self._begin(waits=False)
@@ -96,37 +96,37 @@ class NativeIterator:
         if self._is_over:
             raise StopIteration
         self._check_open()
-        if not self._begun:  # an exception from elsewhere has come instead
+        if not self._pending:  # an exception from elsewhere has come instead
             self._begin()
-        begun = self._begun[0]
+        pending = self._pending[0]
         batch = None
-        if begun.request is not None:
+        if pending.request is not None:
             try:
                 with profile_range(WAIT_BATCH):
-                    batch = self._thread.take(begun.request)
+                    batch = self._thread.take(pending.request)
             except Exception as error:
                 self._check_open()
-                begun.error = error
-        self._begun.popleft()
-        seed = self._rng.follow(begun.random_state)
-        if isinstance(begun.error, StopIteration):
+                pending.error = error
+        self._pending.popleft()
+        seed = self._rng.follow(pending.random_state)
+        if isinstance(pending.error, StopIteration):
             self._is_over = True
             self.close()
         else:
             if seed is not None:
                 self._draws.reseed(seed)
             self._begin()
-        if begun.error is not None:
+        if pending.error is not None:
             try:
-                raise begun.error
+                raise pending.error
             finally:
-                del begun  # otherwise the traceback and the exception keep each other alive
-        if begun.sample is None:
-            return self._loader.filter_fn(begun.output)
-        begun.sample.finish(None if batch is None else batch.sample)
-        ready = self._rows.ready(begun.output, [] if batch is None else batch.rows)
+                del pending  # otherwise the traceback and the exception keep each other alive
+        if pending.sample is None:
+            return self._loader.filter_fn(pending.output)
+        pending.sample.finish(None if batch is None else batch.sample)
+        ready = self._rows.ready(pending.output, [] if batch is None else batch.rows)
         with with_rows(ready):
-            return self._loader.filter_fn(begun.output)
+            return self._loader.filter_fn(pending.output)
 
     def close(self) -> None:
         """Ends the thread after the batch that it is making. Then the iteration is over."""
@@ -144,7 +144,7 @@ class NativeIterator:
         """Begins the next batch; the thread waits for the work of the loop's stream so far, if it
         `waits`.
         """
-        if self._begun and isinstance(self._begun[-1].error, StopIteration):
+        if self._pending and isinstance(self._pending[-1].error, StopIteration):
             return
         output, sample, request, error = None, None, None, None
         try:
@@ -157,7 +157,7 @@ class NativeIterator:
             raise
         except Exception as raised:
             error = raised
-        self._begun.append(_Begun(output, sample, request, error, self._draws.state))
+        self._pending.append(_Pending(output, sample, request, error, self._draws.state))
 
     def _begin_output(self, index: Any) -> Any:
         loader = self._loader
