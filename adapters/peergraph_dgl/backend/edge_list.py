@@ -174,7 +174,7 @@ class EdgeList:
         """Returns a list whose edge `edge_ids[i]` is edge `i` of this one; without ids, this
         list.
         """
-        # DGL gives an empty list, of any dtype, for no ids.
+        # Where there are no ids, DGL passes an empty list or tensor of any dtype.
         if edge_ids.numel() == 0 or is_arange(edge_ids.contiguous()):
             return self
         index = edge_ids.long()
@@ -225,7 +225,7 @@ class EdgeList:
 
     def fill_empty_rows(self, values: Tensor, value: float) -> Tensor:
         """Returns `values` with `value` at destinations without edges; may work in place."""
-        if values.device.type != "cpu":  # Indices would synchronise, for their number.
+        if values.device.type != "cpu":  # Indices would synchronise, to know how many there are.
             flags = self.in_degrees() == 0
             return values.masked_fill(flags.reshape(-1, *[1] * (values.dim() - 1)), value)
         empty = self.empty_rows()

@@ -1,6 +1,4 @@
-"""The batches of DGL's loader: begun by its own code, with blocks of samples with padding or
-without.
-"""
+"""The batches of DGL's loader, made of samples with or without padding."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class BlockBatches(TrainingBatches):
     """The batches of a loader: input nodes, output nodes and blocks.
 
     Args:
-        loader: that :func:`capture` has found fit.
+        loader: that :func:`capture` has checked.
         store: of its graph.
     """
 

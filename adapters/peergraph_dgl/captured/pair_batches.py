@@ -38,7 +38,8 @@ class PairBatches(BlockBatches):
         """What the sizes of full batches depend on."""
         sampler = self._loader.graph_sampler
         negatives, exclude = sampler.negative_sampler, sampler.exclude
-        # Tensors cannot be compared: what they exclude may exceed the sizes, as any sample may.
+        # Tensors of excluded edges are not compared: samples without them may exceed the sizes, as
+        # any sample may.
         kind = exclude if isinstance(exclude, str) else type(exclude)
         return self.core, negatives, getattr(negatives, "k", None), kind
 
@@ -103,7 +104,7 @@ class PairBatches(BlockBatches):
 
 
 class _EndSampler:
-    """Takes the place of a sampler of blocks: draws the seed, and no sample."""
+    """A sampler that samples no blocks: it draws a seed, and keeps its arguments."""
 
     nodes: Any
     exclude_eids: Any

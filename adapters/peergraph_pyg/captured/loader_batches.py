@@ -1,4 +1,4 @@
-"""The batches of a PyG loader: begun by its own code, made of samples with padding or without."""
+"""The batches of a PyG loader, made of samples with or without padding."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class LoaderBatches(TrainingBatches):
         divide_batch(out, divisor)
         cache_csc(padded)
         loader = copy.copy(self._loader)
-        loader.transform_sampler_output = None  # the sample is without the excluded links
+        loader.transform_sampler_output = None  # the links have been excluded already
         return loader.filter_fn(out)
 
     def change_padding(
@@ -174,7 +174,7 @@ def _counts_of(out: Any) -> SampleCounts:
 
 def _change_rows(storage: Any, is_of: Callable[[str], bool], is_padding: Tensor) -> None:
     for name, value in list(storage.items()):
-        # Labels of links are no rows of edges, even if there are as many.
+        # Labels of links do not belong to the sampled edges, even if there are as many.
         if name == "edge_label" or not isinstance(value, (Tensor, TensorFrame)):
             continue
         is_rows = isinstance(value, TensorFrame) or value.dim() > 0

@@ -21,7 +21,8 @@ from ..loader.batch_negatives import HardNegatives, InBatchNegatives
 from ..loader.exclude_targets import ExcludeTargets
 from ..loader.sampler import NeighborSampler
 
-# Others may draw from generators of their own, also for batches that are only tried.
+# Other classes may draw from generators of their own, whose states cannot be restored after
+# batches are drawn to find the capacities.
 _NEGATIVES = (type(None), NegativeSampling, InBatchNegatives, HardNegatives)
 
 
@@ -66,7 +67,7 @@ def _check_ids(name: str, ids: Tensor, count: int) -> None:
 
 
 def _excludes_targets(loader: Any, sampler: NeighborSampler) -> bool:
-    """Returns whether a loader changes no output of its sampler but for the links to predict."""
+    """Returns whether a loader changes nothing of its samples, or only removes target links."""
     change = loader.transform_sampler_output
     is_supported = isinstance(loader, LinkLoader) and not sampler.disjoint
     return change is None or (is_supported and type(change) is ExcludeTargets)

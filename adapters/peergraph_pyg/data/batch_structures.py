@@ -78,7 +78,7 @@ class Batch:
         return Attachment(self, position, self._by_position[position])
 
     def _await_end(self) -> None:
-        """Has the last living edge index tell when it ends; mostly all of a batch end together."""
+        """Removes the batch's entries once all of its edge indices have been freed."""
         for reference in reversed(self.references):
             edge_index = reference()
             if edge_index is not None:
@@ -103,8 +103,9 @@ class Attachment(NamedTuple):
     structure: BatchStructure
 
 
-# By the address of an edge index: its batch, and its position there. Compiled code makes slices
-# that do not know which tensor they are a view of. An edge index that is gone may still be here.
+# By the address of an edge index: its batch, and its position there. Slices that compiled code
+# makes do not know which tensor they are views of, but have its address. Entries may be of edge
+# indices that have been freed.
 _attached: dict[int, tuple[Batch, int]] = {}
 
 
@@ -135,7 +136,7 @@ def attached(edge_index: Tensor) -> BatchStructure | None:
 
 
 def attachment_of(edge_index: Tensor) -> tuple[Attachment | None, Tensor]:
-    """Returns what is attached to an edge index, and edges that nobody changes if it is on the CPU.
+    """Returns what is attached to an edge index, and its edges: of one on the CPU, a private copy.
 
     Args:
         edge_index: see :func:`attached`.
@@ -190,7 +191,7 @@ def attachments_of(edge_indices: Sequence[Tensor]) -> list[Attachment | None] | 
 
 
 def attachment_at(edge_index: Tensor) -> Attachment | None:
-    """Returns what is attached to the place of an edge index, whatever is there now."""
+    """Returns what is attached at the address of an edge index, whose values may have changed."""
     if not _attached or type(edge_index) is not Tensor or edge_index.layout != torch.strided:
         return None
     if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_inference():
@@ -203,7 +204,7 @@ def attachment_at(edge_index: Tensor) -> Attachment | None:
 
 
 def _place_without_edges(edge_index: Tensor) -> int:
-    """Returns the address of the first element that a slice without edges would have."""
+    """Returns the address of a slice without edges, whose `data_ptr` is 0."""
     offset = int(edge_index.storage_offset()) * edge_index.element_size()
     return int(edge_index.untyped_storage().data_ptr()) + offset
 
@@ -211,8 +212,8 @@ def _place_without_edges(edge_index: Tensor) -> int:
 def row_counter(
     attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
 ) -> Callable[[int], int | None] | None:
-    """Returns a function that counts the rows at which edges end, by the position of the edge
-    index, or returns None where the loader does not know it; None if it knows nothing.
+    """Returns a function that takes the position of an edge index, and returns the number of rows
+    at which its edges end, or None if that is not known. Returns None without any attachments.
 
     Args:
         attachments: of the edge indices, as :func:`attachments_of` returns them.

@@ -57,12 +57,12 @@ Append = Callable[[TypedResult, int, int], Tensor]
 
 
 class _Origin(NamedTuple):
-    """What all rows can be computed of in one piece: see :meth:`TailedRows.materialize`."""
+    """A layer's result, from which all rows can be computed: see :meth:`TailedRows.materialize`."""
 
     result: TypedResult
     """Its first rows are those before all steps."""
     version: int
-    """Of these rows, when they had their values of the layer."""
+    """The version counter of these rows when the layer had computed them."""
 
 
 class TailedRows(StoragelessTensor):
@@ -86,9 +86,9 @@ class TailedRows(StoragelessTensor):
     _steps: tuple[Rows, ...]
     _whole: Tensor | None
     _lent: bool
-    """Whether others have some of the rows, too, which no write here would reach."""
+    """Whether callers hold tensors of some of the rows, which later writes here would not reach."""
     _versions: tuple[int, int]
-    """Of the first rows and of all rows, when the latter were made."""
+    """The version counters of the first rows and of all rows, when all rows were made."""
 
     @classmethod
     def of(cls, first: Tensor, last: Tensor, count: int) -> Tensor:
@@ -206,7 +206,7 @@ class TailedRows(StoragelessTensor):
         steps = self._steps if step is None else (*self._steps, step)
         rows = self._count if count < 0 else count
         last = self._last if last is None else last
-        # A write to rows that a step has read is a write to other rows than the step's.
+        # A step that is repeated must read the rows that it has read before.
         unwritten = step is None or _version_of(self._first) == self._versions[0]
         origin = self._origin if unwritten and not draws else None
         return self._wrap(first, last, self._append, origin, steps, rows)
@@ -219,7 +219,7 @@ class TailedRows(StoragelessTensor):
             assert self._last is not None
             rows = self._last.expand(end - begin, -1)
         elif origin is not None and self._is_unwritten(origin):
-            # In one piece: steps and their gradients take no other memory than in one tensor.
+            # All rows at once: steps and their gradients take the memory of one tensor.
             rows = append(origin.result, begin, end)
         else:
             origin = None
@@ -229,14 +229,14 @@ class TailedRows(StoragelessTensor):
         return rows if origin is not None else torch.cat([self._first, rows])
 
     def _is_unwritten(self, origin: _Origin) -> bool:
-        """Returns whether the first rows have their values of the layer and of the steps."""
+        """Returns whether nobody has written to the first rows, before or after the steps."""
         same = _version_of(self._first) == self._versions[0]
         return same and _version_of(origin.result.first) == origin.version
 
     def materialize(self) -> Tensor:
         """Returns all rows as a plain tensor; later functions use it."""
         if self._whole is None:
-            # Also where the caller needs no gradient: later functions may.
+            # Recorded by autograd even if the caller needs no gradient: later functions may.
             with (
                 torch._C.DisableTorchFunctionSubclass(),
                 torch.inference_mode(False),
@@ -287,7 +287,7 @@ class TailedRows(StoragelessTensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # Functions of C++ and of autograd come here past __torch_function__, below autograd.
+        # Functions of C++ and of autograd do not call __torch_function__.
         args, kwargs = tree_map_only(TailedRows, TailedRows._values, (args, kwargs or {}))
         return func(*args, **kwargs)
 
@@ -347,7 +347,7 @@ def _watch(x: Tensor, begin: int) -> Callable[[], bool]:
     version = _version_of(x)
     if isinstance(x, StoragelessTensor):
         return lambda: _version_of(x) == version
-    # Writes through NumPy or `.data` have no version.
+    # Writes through NumPy or `.data` do not raise the version counter.
     with torch.inference_mode(False):
         rows = x.detach()[begin:].reshape(-1)
     check = ContentCheck([rows])
@@ -368,7 +368,7 @@ def _of_rows(rows: TailedRows, func: Any, args: Any, kwargs: dict[str, Any]) -> 
     if leading is not None:
         if leading <= first.shape[0]:
             rows._lent = True
-            # The gradient of a view of all rows is not copied, as that of a slice is.
+            # The gradient of a slice is copied; that of a view of all rows is not.
             whole = leading == first.shape[0]
             return first.view_as(first) if whole else first.narrow(0, 0, leading)
         part = rows.with_first(first, count=leading)

@@ -19,7 +19,7 @@ from ..data import batch_structures
 
 
 class _Hops:
-    """What is known of the hops of a sample, of all relations.
+    """Offsets, targets and counts of the hops of a sample, for all relations.
 
     Args:
         sample: a sample of ``peergraph.sampling``.
@@ -57,13 +57,13 @@ class _Hops:
 
 
 class _RelationHops(NamedTuple):
-    """What is known of the hops of a sample, of one relation.
+    """Offsets, targets and counts of the hops of a sample, for one relation.
 
     Args:
         indptr, first_target: of each hop.
         ends: the first edge of each hop, and the number of all.
-        last_targets: by the number of the first edges, for whole hops, the number of rows up to
-            their last target.
+        last_targets: by the number of edges of the first hops, together, the number of rows up to
+            the last target of these hops.
         in_order: whether the targets of each hop come after those of the hop before.
     """
 
@@ -75,7 +75,7 @@ class _RelationHops(NamedTuple):
 
     @classmethod
     def of(cls, hops: _Hops, edge_type: EdgeType) -> _RelationHops:
-        """Returns what is known of a relation."""
+        """Returns those of a relation."""
         indptr, first_target = hops.indptr[edge_type], hops.first_target[edge_type]
         num_edges = hops.num_edges[edge_type]
         ends = [0, *accumulate(num_edges)]
@@ -86,7 +86,7 @@ class _RelationHops(NamedTuple):
             in_order &= first >= done and (size > 0 or edges == 0)
             done = first + max(0, size - 1)
             last = max(last, first + size - 1)
-            # Of as many edges, the fewest hops: the targets of later ones have none.
+            # A later hop without edges adds no targets that have edges.
             last_targets.setdefault(end, last)
         return cls(indptr, first_target, ends, last_targets, in_order)
 

@@ -1,7 +1,7 @@
 """Samples of PyG's loaders whose neighbours a thread draws while the loop goes on.
 
-PyG's code draws negatives and makes labels around the sampler's part. With a thread, that part
-returns an output that has nothing yet but what PyG's code adds to it; it is finished later.
+PyG's code calls the sampler, and draws negatives and makes labels before and after. With a thread,
+the sampler returns an empty output, to which PyG's code adds its part; the sample is added later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SampleRequest:
 
     Args:
         sampler: the loader's.
-        nodes, seed, seed_time: as the sampler's ``draw``.
+        nodes, seed, seed_time: as in the sampler's ``draw``.
     """
 
     def __init__(self, sampler: Any, nodes: Seeds, seed: int, seed_time: Any) -> None:
@@ -52,11 +52,11 @@ class SampleRequest:
             sample = self.core.sample(
                 self.nodes, self.seed, seed_time=self.seed_time, seed_start=self.seed_start
             )
-        begun = self.output
-        divisor = None if begun.batch is None else begun.batch.divisor
+        output = self.output
+        divisor = None if output.batch is None else output.batch.divisor
         values = vars(self.sampler.finished(sample, self.core))
-        begun.__dict__.update({k: v for k, v in values.items() if k != "metadata"})
-        divide_batch(begun, divisor)
+        output.__dict__.update({k: v for k, v in values.items() if k != "metadata"})
+        divide_batch(output, divisor)
 
 
 def divide_batch(output: SamplerOutput | HeteroSamplerOutput, divisor: int | None) -> None:
@@ -95,7 +95,7 @@ class _BatchVector:
 
 @contextmanager
 def collected_requests() -> Iterator[list[SampleRequest]]:
-    """In this context, samplers draw no samples: their requests come into the list."""
+    """Within the context, samplers draw no samples, but add requests for them to the list."""
     requests: list[SampleRequest] = []
     token = _requests.set(requests)
     try:
@@ -105,7 +105,7 @@ def collected_requests() -> Iterator[list[SampleRequest]]:
 
 
 def output_later(make: Callable[[], SampleRequest]) -> SamplerOutput | HeteroSamplerOutput | None:
-    """Adds a request, and returns its output; None where samples are drawn at once."""
+    """Adds a request, and returns its output; None outside of :func:`collected_requests`."""
     requests = _requests.get()
     if requests is None:
         return None
@@ -115,7 +115,7 @@ def output_later(make: Callable[[], SampleRequest]) -> SamplerOutput | HeteroSam
 
 
 def begin_output(loader: Any, index: Any) -> SamplerOutput | HeteroSamplerOutput:
-    """Does what the ``collate_fn`` of PyG's loaders of nodes and links does, without rows.
+    """Does what the ``collate_fn`` of PyG's loaders does, but gathers no rows.
 
     Args:
         loader: of nodes or links.

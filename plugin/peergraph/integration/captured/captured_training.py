@@ -34,7 +34,8 @@ from peergraph.sampling import StaticShape, StaticShapeSampler
 
 Loss = Callable[[Any, Any], Any]
 
-# What is made at the first uses of features, and of an optimizer, is kept from the second on.
+# Steps before the capture. The first uses of features and of an optimizer allocate what later uses
+# find; a capture must not.
 _MIN_WARMUP = 2
 
 
@@ -89,7 +90,7 @@ class CapturedTraining:
         self._modules: list[torch.nn.Module] = []
         self._tensors: list[Tensor] = []
         if self._on_gpu:
-            # Samples run beside the training, and before kernels of it that wait.
+            # Kernels of sampling go before those of the training that have not begun.
             self._sampling_stream = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]
             self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
@@ -117,20 +118,20 @@ class CapturedTraining:
         self._is_iterated = True
         try:
             self._prepare()
-            for batch in self._begun():
+            for batch in self._epoch():
                 yield self._train(batch)
         finally:
             self._is_iterated = False
 
-    def _begun(self) -> Iterator[_Batch]:
-        """Yields the batches of an epoch. On a GPU, the next one has been started before."""
-        begun = (self._begin(index, number) for number, index in enumerate(self._batches.indices()))
+    def _epoch(self) -> Iterator[_Batch]:
+        """Yields the batches of an epoch. On a GPU, the one after has been started by then."""
+        batches = (self._begin(i, number) for number, i in enumerate(self._batches.indices()))
         if not self._on_gpu:
-            yield from begun
+            yield from batches
             return
-        batch = next(begun, None)
+        batch = next(batches, None)
         while batch is not None:
-            before, ahead = torch.get_rng_state(), next(begun, None)
+            before, ahead = torch.get_rng_state(), next(batches, None)
             state = torch.get_rng_state()
             try:
                 yield batch
@@ -152,7 +153,7 @@ class CapturedTraining:
 
     def _prepare(self) -> None:
         """Finds the fixed shape, and makes the memory of the samples."""
-        # To list them takes longer than the rest of a step's work on the host.
+        # Listed once an epoch: it takes longer than the rest of a step's work on the host.
         self._modules = list(self._model.modules())
         self._tensors = [*self._model.parameters(), *self._model.buffers()]
         settings = self._batches.settings
@@ -241,7 +242,7 @@ class CapturedTraining:
         return tree_map(_detached, result)
 
     def _train_before_capture(self, slot: Slot) -> Any:
-        """Trains on the stream of the capture, kernel by kernel."""
+        """Trains without a graph, on the stream of the later capture."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream), self._autocast():
@@ -264,7 +265,7 @@ class CapturedTraining:
         return tree_map(_copied, result)  # the next replay writes another one
 
     def _drop_outdated_graphs(self, request: BatchRequest, slot: Slot) -> None:
-        """Drops the graphs if they contain other settings than the present ones."""
+        """Drops the graphs if settings have changed since they were captured."""
         of_optimizer, modes = tuple(settings_of(self._optimizer)), self._modes()
         if self._settings == (of_optimizer, modes):
             return
@@ -293,7 +294,7 @@ class CapturedTraining:
         self._graphs.clear()
 
     def _modes(self) -> tuple[Hashable, ...]:
-        """Returns what a captured step contains besides the optimizer's settings."""
+        """Returns the settings that a graph fixes, but for those of the optimizer."""
         return (
             *(module.training for module in self._modules),
             *((tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors),

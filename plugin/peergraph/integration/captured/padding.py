@@ -1,4 +1,4 @@
-"""Rows of padding: batches with padding like any others, and losses that must not see it."""
+"""Padding of batches, which are like any others, and the check that losses ignore it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peergraph.integration.captured.static_shapes import static_shapes
 from peergraph.integration.captured.training_batches import BatchRequest, TrainingBatches
 from peergraph.sampling import Sample, StaticShapeSample
 
-# What padding may change in a loss: kernels that add by atomics differ by less.
+# Losses may differ by this share. Sums by atomics differ by less.
 _TOLERANCE = 1e-3
 
 
@@ -27,8 +27,8 @@ def check_padding(
     sample: StaticShapeSample,
     extras: Any,
 ) -> None:
-    """Computes the loss of one batch with some values in its rows of padding, with others, and
-    without padding.
+    """Compares the losses of one batch with different values in its rows of padding, and without
+    padding.
 
     Buffers and modes of the model, and the states of torch's generators, stay as they are.
     Synchronises.
@@ -68,7 +68,8 @@ def check_padding(
             some, others = padded_loss(), padded_loss(1)
             if not _is_close(some, others, _TOLERANCE):
                 raise ValueError(_different_values(some, others))
-            # Random numbers, as of dropout, are others if there are more rows.
+            # If the loss depends on random numbers, such as dropout's, modules are compared in
+            # evaluation mode: with padding there are more rows, so they draw other numbers.
             for context in (nullcontext(model), _evaluation(model)):
                 with context:
                     alone = loader_loss()
@@ -103,7 +104,7 @@ def _different_sizes(some: float, none: float) -> str:
 
 @contextmanager
 def _evaluation(model: torch.nn.Module) -> Iterator[None]:
-    """In this context, all modules of a model evaluate."""
+    """Within the context, all modules of a model are in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in modes:
@@ -120,8 +121,8 @@ def _is_close(one: float, other: float, tolerance: float) -> bool:
 
 
 def _tolerance_of_sizes(model: torch.nn.Module, device: torch.device) -> float:
-    """Returns what the number of rows may change in a loss: products of other shapes are rounded
-    otherwise.
+    """Returns the share by which losses with and without padding may differ: how products are
+    rounded depends on their shapes.
     """
     narrow = torch.is_autocast_enabled(device.type) or any(
         p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()
@@ -130,12 +131,13 @@ def _tolerance_of_sizes(model: torch.nn.Module, device: torch.device) -> float:
 
 
 def padded_copy(sample: StaticShapeSample, pad_with: int) -> StaticShapeSample:
-    """Returns a copy in which padding of the seeds' types is one of the seeds, if there are as
-    many, and padding of disjoint samples belongs to it.
+    """Returns a copy whose padding repeats one of the seeds; in disjoint samples, it belongs to
+    that seed's tree.
 
     Args:
         sample: with valid padding.
-        pad_with: which of the seeds.
+        pad_with: the position of the seed among those of each type; of types without seeds, padding
+            stays as it is.
     """
     nodes = {t: ids.clone() for t, ids in sample.nodes.items()}
     for node_type, ids in nodes.items():

@@ -19,7 +19,7 @@ from peergraph.store import EdgeType, NodeType
 
 
 class _Inputs(NamedTuple):
-    """The arguments of a sample, and what else its batch contains."""
+    """The arguments of a sample, and the extras of its batch."""
 
     seeds: dict[NodeType, Tensor]
     num_seeds: dict[NodeType, Tensor]
@@ -70,7 +70,7 @@ class Slot:
         self.sample, self.extras = inputs.sample_by(self._sampler), inputs.extras
 
     def _inputs(self, request: BatchRequest) -> _Inputs:
-        """Returns the tensors of a batch, with padding behind its seeds."""
+        """Returns the inputs of a batch, whose seeds are padded to the fixed length."""
 
         def padded(of_types: dict[NodeType, Tensor]) -> dict[NodeType, Tensor]:
             return {
@@ -97,7 +97,7 @@ class Slot:
         return nodes, {t: counts.tolist() for t, counts in self.sample.num_drawn_edges.items()}
 
     def release(self) -> None:
-        """Lets the next sample be written after the work of the current stream."""
+        """Allows the next sample to overwrite this one, after the work of the current stream."""
 
 
 class GpuSlot(Slot):

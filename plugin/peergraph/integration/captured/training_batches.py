@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_map
 from peergraph.sampling import NeighborSampler, StaticShapeSample
 from peergraph.store import EdgeType, NodeType, Store
 
-# Batches that are drawn to choose the capacities of all later ones.
+# The number of batches that are drawn to choose the capacities of all later ones.
 _TRIES = 16
 
 
 @dataclass
 class BatchRequest:
-    """A batch that is begun: its seeds and all that the host knows of it before the sample.
+    """A batch before it is sampled: its seeds, and what else the host knows of it.
 
     Args:
         nodes: ids of the seeds, by type, on the CPU.
@@ -75,7 +75,7 @@ class TrainingBatches(ABC):
     @property
     @abstractmethod
     def core(self) -> NeighborSampler:
-        """The sampler with the loader's present settings; another one after they were changed."""
+        """The sampler with the loader's present settings; another object once they have changed."""
 
     @property
     def settings(self) -> tuple[Any, ...]:

@@ -24,7 +24,8 @@ from peergraph.sampling.sample import EdgeType, NodeType, Sample
 if TYPE_CHECKING:
     from peergraph.store import Store
 
-# A loop that waits for a batch sees signals, and what other threads have to tell it, as often.
+# A loop that waits for a batch runs Python's signal handlers, and sees that the thread was closed,
+# after this time.
 _SLICE_S = 0.05
 
 
@@ -87,8 +88,8 @@ class AheadBatch(NamedTuple):
 
 @cache
 def _waiting_stream(device: torch.device) -> torch.cuda.Stream:
-    """Returns a stream that has no work but to wait for batches: an event of it comes after a
-    batch, and not after what the loop's stream has been given.
+    """Returns a stream that only waits for batches: its events come after a batch, and do not wait
+    for work of the loop's stream.
     """
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
@@ -197,7 +198,7 @@ class BatchThread:
         :func:`peergraph.memory.gather_tables` raise.
         """
         result = None
-        # After an interrupt, a batch may be there that nobody knows of, or one that was taken.
+        # After an interrupt, older batches may be left, or this one may have been taken already.
         while (oldest := self._native.oldest) is not None and oldest <= request.number:
             while not self._native.wait(_SLICE_S):
                 if self._is_closed:
@@ -238,7 +239,7 @@ class BatchThread:
     def _workspace_of(self, sampler: NeighborSampler) -> Workspace:
         """Returns the work space of a sampler's batches, which are made one after the other."""
         if self._workspace is None or self._pool is not sampler.workspaces:
-            # Earlier requests keep the one before, whose pool does without it.
+            # Queued requests still use the former work space: it does not return to its pool.
             self._pool = sampler.workspaces
             self._workspace = self._pool.lend()
             self._number += 1

@@ -82,7 +82,7 @@ def _layer(draw: Draw) -> tuple[str, nn.Module]:
 
 
 class _Trimmed(nn.Module):
-    """Layers of which each gets the hops that the last one reads."""
+    """Layers on a sample: each gets only the edges of the hops that the seeds still need."""
 
     def __init__(self, layers: list[nn.Module]) -> None:
         super().__init__()
