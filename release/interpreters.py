@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def interpreter(version: str, given: Sequence[str] = ()) -> str:
-    """Returns the path of an interpreter: one that is given, `pythonVERSION` on PATH, or of pyenv.
+def interpreter(version: str, paths: Sequence[str] = ()) -> str:
+    """Returns the path of an interpreter: one of `paths`, `pythonVERSION` on PATH, or of pyenv.
 
     Args:
         version: as in "3.12".
-        given: texts "VERSION=PATH", which come first.
+        paths: texts "VERSION=PATH", which come first.
 
     Raises FileNotFoundError where there is none.
     """
-    for text in given:
+    for text in paths:
         name, _, path = text.partition("=")
         if name == version:
             return path

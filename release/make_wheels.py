@@ -102,20 +102,20 @@ def make_wheel(python: str, core: Path, machine: str) -> Path:
         run(place / "bin" / "python", "-m", "pip", "install", "-q", "--upgrade", "pip")
     own = place / "bin" / "python"
     run(own, "-m", "pip", "install", "-q", *TOOLS)
-    made = place / "wheels"
-    shutil.rmtree(made, ignore_errors=True)
+    wheels = place / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
     path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # Of this step alone: pip installs tools for the processor that Python names.
     variables = {"_PYTHON_HOST_PLATFORM": f"linux-{machine}", "PATH": path}
     suffix = f".cpython-{version.replace('.', '')}-{machine}-linux-gnu.so"
     run(
-        *(own, "-m", "pip", "wheel", "-q", ".", "--no-deps", "--no-build-isolation", "-w", made),
+        *(own, "-m", "pip", "wheel", "-q", ".", "--no-deps", "--no-build-isolation", "-w", wheels),
         *("-C", f"build-dir={place / machine}", "-C", f"cmake.define.PEERGRAPH_CORE={core}"),
         # pybind11 asks the interpreter that it runs with, which is of this machine.
         *("-C", f"cmake.define.PYTHON_MODULE_EXTENSION={suffix}"),
         env=os.environ | variables,
     )
-    wheel = next(made.glob("peergraph-*.whl"))
+    wheel = next(wheels.glob("peergraph-*.whl"))
     check_module(wheel, suffix)
     return wheel
 
@@ -159,13 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for version in options.versions:
         if version not in PYTHONS:
             parser.error(f"wheels are for Python {', '.join(PYTHONS)}, got {version}")
-    found = [interpreter(version, options.python) for version in options.versions or PYTHONS]
+    interpreters = [interpreter(version, options.python) for version in options.versions or PYTHONS]
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     use_compilers(options.machine)
     core = make_core(options.machine)
     wheels = [
         repair(make_wheel(python, core, options.machine), options.folder, options.machine)
-        for python in found
+        for python in interpreters
     ]
     for wheel in wheels:
         print(f"{wheel.stat().st_size / 1e6:6.1f} MB  {wheel}")

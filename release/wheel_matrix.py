@@ -92,9 +92,9 @@ class Cell:
 def requirements(cell: Cell) -> list[str]:
     """What is installed: the wheel, and for "oldest" also what it needs, whose oldest are taken."""
     version = cell.wheel.name.split("-")[1]
-    wanted = [f"peergraph[{','.join(EXTRAS)}]=={version}"]
+    packages = [f"peergraph[{','.join(EXTRAS)}]=={version}"]
     if cell.versions == "newest":
-        return wanted
+        return packages
     about = project()
     texts = [*about["dependencies"]]
     for extra in EXTRAS:
@@ -103,8 +103,8 @@ def requirements(cell: Cell) -> list[str]:
         marker = requirement.marker
         has_floor = any(specifier.operator == ">=" for specifier in requirement.specifier)
         if has_floor and (marker is None or marker.evaluate({"python_version": cell.python})):
-            wanted.append(f"{requirement.name}{requirement.specifier}")
-    return wanted
+            packages.append(f"{requirement.name}{requirement.specifier}")
+    return packages
 
 
 def install(cell: Cell, place: Path, python: str) -> Path:
@@ -127,9 +127,9 @@ def install(cell: Cell, place: Path, python: str) -> Path:
 
 def bare_environment(place: Path) -> dict[str, str]:
     """Variables of a user without compilers, of whose tools only those of the system are found."""
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    same = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
     none = dict.fromkeys(("CC", "CXX", "CUDACXX", "CUDA_HOME"), "/nonexistent")
-    return {**kept, **none, "PATH": f"{place / 'bin'}", "OMP_NUM_THREADS": "1"}
+    return {**same, **none, "PATH": f"{place / 'bin'}", "OMP_NUM_THREADS": "1"}
 
 
 def check(cell: Cell, place: Path) -> None:
@@ -222,8 +222,8 @@ def table(done: Sequence[Cell]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m release.wheel_matrix", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    known = [*PYTHONS, *RESOLUTIONS]
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
+    names = [*PYTHONS, *RESOLUTIONS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--wheels", type=Path, default=ROOT / "dist")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "wheel_matrix")
     parser.add_argument("--keep", action="store_true", help="do not delete the environments")
@@ -231,8 +231,8 @@ def main() -> int:
     parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
     options = parser.parse_args()
     for name in options.names:
-        if name not in known:
-            parser.error(f"names are {', '.join(known)}, got {name}")
+        if name not in names:
+            parser.error(f"names are {', '.join(names)}, got {name}")
     chosen = cells(options.wheels.resolve(), options.names)
     if not chosen:
         parser.error(f"there is no such wheel in {options.wheels}: make wheels")

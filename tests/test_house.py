@@ -132,7 +132,7 @@ PARTICIPLES = {
 def test_names_are_nouns() -> None:
     participles = [
         f"{path.relative_to(ROOT)}: {name}"
-        for folder in ("plugin", "adapters", "examples")
+        for folder in ("plugin", "adapters", "examples", "release", "tests")
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if not isinstance(node, ast.keyword)  # perhaps of a function of others

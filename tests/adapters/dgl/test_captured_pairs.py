@@ -103,7 +103,7 @@ def test_excluded_edges_are_not_in_the_blocks(shared: Any, device: torch.device)
     sampler = as_edge_prediction_sampler(
         NeighborSampler([-1]), exclude="reverse_id", reverse_eids=REVERSE
     )
-    seen = []
+    edge_counts = []
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         _, pairs, blocks = batch
@@ -112,15 +112,15 @@ def test_excluded_edges_are_not_in_the_blocks(shared: Any, device: torch.device)
             # Padding has the id 0, and ends at padding.
             is_edge = blocks[0].edges()[1] < len(torch.unique(torch.cat(pairs.edges())))
             gone = torch.cat([targets, EDGES - 1 - targets])
-            seen.append(int((torch.isin(ids, gone) & is_edge).sum()))
-            seen.append(-int(is_edge.sum()))
+            edge_counts.append(int((torch.isin(ids, gone) & is_edge).sum()))
+            edge_counts.append(-int(is_edge.sum()))
         return scores_of(pairs, model(blocks, blocks[0].srcdata["x"])).mean()
 
     loader = make_loader(shared(plain()), device, sampler, shuffle=False)
     model = make_model("sage", device, hops=1)
     list(peergraph_dgl.capture(loader, model, adam(model), loss))
-    assert not any(seen[::2])
-    assert all(seen[1::2])
+    assert not any(edge_counts[::2])
+    assert all(edge_counts[1::2])
 
 
 def test_losses_that_depend_on_padding(shared: Any, device: torch.device) -> None:

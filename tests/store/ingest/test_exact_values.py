@@ -130,8 +130,8 @@ def test_times_of_one_table_have_one_unit(tmp_path: Path) -> None:
     seconds, days = arrow.array([1, 2], arrow.timestamp("s")), arrow.array([1, 2], arrow.date32())
     micros = arrow.array([3, 4], arrow.timestamp("us"))
     table = arrow.table({"s": seconds, "us": micros, "d": days, "x": [0.5, 1.5]})
-    found = ingest_table(tmp_path, table, ["s", "us"])
-    assert found.tolist() == [[1_000_000, 3], [2_000_000, 4]]
+    result = ingest_table(tmp_path, table, ["s", "us"])
+    assert result.tolist() == [[1_000_000, 3], [2_000_000, 4]]
     assert ingest_table(tmp_path, table, ["s", "x"]).tolist() == [[1, 0.5], [2, 1.5]]
     with pytest.raises(ValueError, match=r"type of its times is date32.* and timestamp.*convert"):
         ingest_table(tmp_path, table, ["s", "d"])

@@ -46,11 +46,11 @@ def _run_layers(draw: Draw, device: str, *, typed: bool) -> str:
     plain = plain.double()
     accelerated: nn.Module = peergraph_pyg.accelerate(copy.deepcopy(plain).to(device))
     shared = peergraph_pyg.share(data, device=device)
-    held = []  # batches that a script still has
+    batches = []  # batches that a script still has
     for number, batch in enumerate(loader_over(draw, shared, trims=how == "hops")):
         if number == 3:
             break
-        held.append(batch)
+        batches.append(batch)
         way = one_of(draw, *WAYS)
         expected = Inputs.of(plain, batch, copies=True)
         result = Inputs.of(accelerated, send(batch, way), copies=False)
@@ -76,7 +76,7 @@ def _run_layers(draw: Draw, device: str, *, typed: bool) -> str:
             if difference:
                 return _described(result, how, difference)
         plain, accelerated = expected.layer, result.layer
-        held = held[-int(draw.integers(1, 3)) :]
+        batches = batches[-int(draw.integers(1, 3)) :]
     peergraph_pyg.store_of(shared).close()
     return ""
 
