@@ -52,6 +52,7 @@ class _Entry:
         self.attachments = attachments
         """What a loader attached to all tensors that have edges; None if it did not."""
         self._shapes = [tensor.shape for tensor in tensors]
+        self._writes = _writes_of(tensors)
         is_attached = attachments is not None
         self._contents = None if is_attached else Contents(list(map(plain, tensors)))
         self.by_key: dict[Hashable, Csc] = {}
@@ -65,6 +66,8 @@ class _Entry:
         """
         same = zip(self._references, tensors, strict=True)
         if not all(reference() is tensor for reference, tensor in same):
+            return False
+        if self._writes != _writes_of(tensors):
             return False
         if self._contents is not None:
             return self._contents.match(list(map(plain, tensors)))
@@ -355,6 +358,11 @@ def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
         while len(_entries) > _KEPT:
             _entries.popitem(last=False)
     return entry
+
+
+def _writes_of(tensors: tuple[Tensor, ...]) -> list[int]:
+    """Returns the writes to edge indices of PyG's type, which their plain tensors do not count."""
+    return [version_of(tensor) for tensor in tensors if isinstance(tensor, EdgeIndex)]
 
 
 def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GAT, GCN, GraphSAGE, to_hetero
 
@@ -102,6 +103,16 @@ def test_writes_that_are_counted_cuda(name: str, write: str) -> None:
         assert_same(theirs, ours, *inputs)
         COUNTED_WRITES[write](inputs[1], (inputs[1] + 2) % 9)
     assert_same(theirs, ours, *inputs)
+    peergraph.synchronize(GPU)
+
+
+def test_writes_to_pyg_edge_indices_cuda() -> None:
+    """The edge index counts them, and not the tensor in it."""
+    theirs, ours, (x, edge_index) = layer_and_inputs("SAGEConv")
+    typed = EdgeIndex(edge_index, sparse_size=(9, 9))
+    for _ in range(3):
+        torch.testing.assert_close(ours(x, typed), theirs(x, typed.as_tensor()))
+        typed[:, [1, 2]] = typed[:, [0, 1]]
     peergraph.synchronize(GPU)
 
 
