@@ -172,10 +172,10 @@ def csc_of(
             note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(csc)}")
         return csc
     origin = _origin.get()
-    # The edge index itself, where the layer passes on the user's, is shared by all layers.
+    # Where the layer passes the user's edge index on, its structure is shared by all layers.
     is_own = origin is None or edge_index is origin.tensors[0]
     tensors = (edge_index,) if origin is None or is_own else origin.tensors
-    if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
+    if any(tensor.is_inference() for tensor in tensors):  # Inference mode counts no writes.
         return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     if origin is None or is_own:
         entries, maker = _entry_of(tensors).by_key, None
@@ -184,7 +184,7 @@ def csc_of(
     key = (maker, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
     csc = entries.get(key)
     if csc is None:
-        # A structure that holds views of the edge index would keep it alive, and so itself.
+        # `.data`: views in the structure would keep the edge index alive, and with it this.
         csc = entries[key] = Csc.from_edge_index(
             plain(edge_index).data, num_destinations, num_sources, transient=None
         )
@@ -283,7 +283,7 @@ def joined_structure(
             then, and whether there will be gradients.
     """
     tensors, gradients = tuple(edge_indices), torch.is_grad_enabled()
-    if any(map(Tensor.is_inference, tensors)):  # These count no versions.
+    if any(map(Tensor.is_inference, tensors)):  # Inference mode counts no writes.
         return make(None, False)
     attachments = attachments_of(tensors)
     batches = {id(each.batch): each.batch for each in attachments or () if each is not None}
@@ -297,7 +297,7 @@ def joined_structure(
         with torch.inference_mode(False):
             if attachments is not None and tensors[0].is_cuda and not has_static_shapes():
                 events = [batch.ready for batch in batches.values()]
-                structure = _made_aside(tensors, events, lambda: make(attachments, gradients))
+                structure = _make_aside(tensors, events, lambda: make(attachments, gradients))
             else:
                 structure = make(attachments, gradients)
         while len(joined) >= _KEPT:
@@ -314,12 +314,12 @@ def _slice_of(attachment: Attachment | None, edges: Tensor) -> tuple[int, int] |
     return None if attachment is None else (attachment.position, edges.shape[1])
 
 
-def _made_aside(
+def _make_aside(
     tensors: tuple[Tensor, ...],
     ready: Iterable[torch.cuda.Event | None],
     make: Callable[[], _Joined],
 ) -> _Joined:
-    """Returns what `make` makes of the tensors of a batch, which are there after the events."""
+    """Returns what `make` returns; on a stream that waits for the events of the batch alone."""
     device = tensors[0].device
     stream, current = _stream_aside(device), torch.cuda.current_stream(device)
     for event in ready:

@@ -40,7 +40,7 @@ class Block:
 
 
 class SampleArrays(NamedTuple):
-    """What the tensors of all relations of a sample are parts of.
+    """Arrays whose parts are the tensors of all relations of a sample.
 
     Args:
         edge_index: [2 * edges] of each relation the sources, then the destinations.

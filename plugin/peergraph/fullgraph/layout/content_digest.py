@@ -1,4 +1,4 @@
-"""A digest of all bytes of a tensor, by which what was made from it is found again.
+"""Digests of all bytes of tensors, by which results that were computed from them are found.
 
 Versions of tensors and addresses do not tell whether a tensor has changed: writes through
 ``.data``, NumPy or fused optimizers raise no version. These digests are made in every step, so they

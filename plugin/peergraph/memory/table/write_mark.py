@@ -21,7 +21,7 @@ _UNKNOWN = 0
 
 
 class WriteMark:
-    """A random number in memory that all ranks share; another one after every write.
+    """A random number in memory that all ranks share, and that every write replaces.
 
     Writes of several processes need no order: whatever number remains is a new one.
     """
@@ -44,7 +44,7 @@ class WriteMark:
 
     @property
     def value(self) -> int | None:
-        """The number; None if rows may be written without another number."""
+        """The number; None if rows may be written without replacing it."""
         value = int(self._word[0])
         return None if value == _UNKNOWN else value
 
@@ -62,7 +62,7 @@ class WriteMark:
             self._renew()
 
     def forget(self) -> None:
-        """From now on, rows may be written without another number."""
+        """From now on, rows may be written without replacing the number."""
         self._word[0] = _UNKNOWN
 
     def _renew(self) -> None:
@@ -89,7 +89,7 @@ class MarkedRows:
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        """Over the memory; users have views of them."""
+        """Tensors over the memory, of which users have views."""
         return {}
 
     def mark_writes(self) -> None:

@@ -156,7 +156,7 @@ def to_sample(
     arrays: ResultArrays,
     counts: ResultCounts,
 ) -> Sample:
-    """Returns the sample of which these are the arrays and counts."""
+    """Returns the sample with these arrays and counts."""
     num_nodes = [sum(of_type) for of_type in counts.num_nodes]
     num_edges = [sum(of_type) for of_type in counts.num_edges]
 

@@ -344,7 +344,7 @@ class NeighborSampler:
         return native
 
     def sample_of(self, arrays: ResultArrays, counts: ResultCounts) -> Sample:
-        """Returns the sample of which these are the arrays and counts."""
+        """Returns the sample with these arrays and counts."""
         with torch._C.DisableTorchFunction():
             return to_sample(self._node_types, self._edge_types, arrays, counts)
 

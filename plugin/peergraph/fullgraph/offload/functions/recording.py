@@ -1,4 +1,4 @@
-"""Functions of offloaded tensors: recorded where they compute each row from the same row."""
+"""Functions of offloaded tensors: those that compute each row from the same row are recorded."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Call:
         return separate_probes([make() for make in self._make_probes], self.tensors)
 
     def _find_key(self) -> Hashable:
-        """Returns all that the operation is made of; None for one that is not called again."""
+        """Returns a key of all that the operation depends on; None if it is not called again."""
         if self.changes or self.func not in CHUNK_RULES:
             return None
         try:
@@ -146,13 +146,13 @@ class Call:
         return self._key, *self._kinds, torch.get_default_dtype()
 
     def cached_dry_run(self) -> DryRun | None:
-        """Returns what the function has made of equal probes before, if it is known."""
+        """Returns the results of an earlier call on equal probes, if there was one."""
         key = self._dry_run_key()
         dry_run: DryRun | None = None if key is None else self.space.spaces.dry_runs.get(key)
         return dry_run
 
     def run_on_probes(self) -> Any:
-        """Returns what the function makes of the probes."""
+        """Returns the function's results on the probes."""
         if torch.is_inference_mode_enabled():  # it counts no changes
             with torch.inference_mode(False), torch.no_grad():
                 return self.run_on_probes()
@@ -287,7 +287,7 @@ class Call:
         """Returns what stands for a tensor argument: its operand, its part of the key under which
         a dry run is cached, and a function that makes the few rows of it that a dry run reads.
         """
-        changes = self.changes  # not `self` in what makes a probe
+        changes = self.changes  # functions that make probes must not refer to `self`
         if isinstance(tensor, OffloadedTensor):
             probe = tensor._content.probe
             local = probe._local
@@ -325,7 +325,7 @@ def _is_elsewhere(tensor: Tensor, first: OffloadedTensor) -> bool:
 
 
 def _as_rows(tensor: Any, like: OffloadedTensor) -> Any:
-    """Returns a plain tensor that is one row, expanded, as rows of which each chunk has its own."""
+    """Returns a plain tensor that repeats one row as offloaded rows, and others as they are."""
     dim = expanded_dim(tensor, like)
     if dim is None:
         return tensor

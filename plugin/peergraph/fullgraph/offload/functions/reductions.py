@@ -141,7 +141,7 @@ def _reached(tensor: Tensor, op: ReduceOp) -> Tensor:
 
 
 def _reduce_next(call: Call, reductions: Sequence[Tensor]) -> Tensor:
-    """Returns the result of the reduction after the known ones; one pass. Collective."""
+    """Returns the result of the first unknown reduction, found in one pass. Collective."""
     rank = call.rank
     rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
     store_required(rows)

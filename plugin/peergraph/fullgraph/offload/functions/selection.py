@@ -100,10 +100,10 @@ def writer_of(rows: Any) -> Any:
 
 
 def rows_in_use(x: OffloadedTensor, value: Any, layout: RowLayout) -> list[Any]:
-    """Returns the memory of ranges of `x` that may stay in use while rows of a layout are written.
+    """Returns the memory of ranges of `x` that do not hinder a write to the rows of a layout.
 
-    `value`, where it is those rows themselves, and ranges of other rows. `x` does not refuse to
-    change for them.
+    These are `value`, if it is a range of `x` itself, and ranges that share no row with the layout.
+    From now on, `x` may change while they are in use.
     """
     own, followers, staying = writer_of(value), [], []
     for alias in x._cell.aliases:
@@ -118,7 +118,7 @@ def rows_in_use(x: OffloadedTensor, value: Any, layout: RowLayout) -> list[Any]:
 
 
 def _are_apart(rows: slice, layout: RowLayout) -> bool:
-    """Returns whether a range has no row of another one, of which a layout has the rows."""
+    """Returns whether a range of rows, and the range that a layout selects, share no row."""
     if layout.bounds is None or layout.parent is None:
         return False
     others = range(*rows.indices(layout.parent.size))

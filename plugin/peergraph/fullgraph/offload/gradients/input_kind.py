@@ -1,4 +1,4 @@
-"""What the inputs of a differentiated program are, and whether gradients of selected rows serve."""
+"""The inputs of a differentiated program, and whether gradients of selected rows suffice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
 class InputKind(NamedTuple):
-    """What an input of a differentiated program is, without its rows."""
+    """The kind of an input of a differentiated program, without its rows."""
 
     kind: type[RowOperand | SourceOperand | ResidentOperand]
     space: RowSpace

@@ -177,7 +177,7 @@ class ChunkPass:
             self._count(batch)
 
     def _find_trace(self) -> Any:
-        """Returns the trace that is told of the pass, which has begun; None: there is none."""
+        """Notes in the graph's trace, if there is one, that the pass begins; returns the trace."""
         allocators = (store.allocator for store in self._stores() if store.allocator is not None)
         trace = next((a.trace for a in allocators), None)
         if trace is not None:

@@ -143,7 +143,7 @@ class Content:
 
 
 class Cell:
-    """What an offloaded tensor is between two functions that change it in place.
+    """The rows of an offloaded tensor from one change in place to the next.
 
     Args:
         content: its rows.
