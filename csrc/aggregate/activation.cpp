@@ -52,9 +52,9 @@ struct Group {
       if (kRelu) keeps &= (values.part[p] <= 0) == 0;
       const auto scaled = values.part[p] * scale;
       values.part[p] = keeps ? scaled : typename Pack::Part{};
-      const Bits found = keeps & lane_bits(p);
+      const Bits passing_lanes = keeps & lane_bits(p);
       for (int lane = 0; lane < Pack::kPartLanes; ++lane)
-        passing |= static_cast<unsigned>(found[lane]);
+        passing |= static_cast<unsigned>(passing_lanes[lane]);
     }
     return passing;
   }

@@ -298,10 +298,10 @@ PG_INLINE void grad_of_column(const AttentionBackward& op, Walk& edges, int64_t 
   T* out = static_cast<T*>(op.grad_x) + column * inputs.columns();
   edges.template sum_wide<2>(
       [&](int64_t k, int64_t first, auto& weight, auto& grad, auto& sums) PG_INLINED {
-        std::decay_t<decltype(grad)> given, sum, value, slopes;
-        given.load(edges.wide(op.grad, edges.row(k)) + first);
-        given.multiply(weight);
-        sums[0].add(given);
+        std::decay_t<decltype(grad)> weighted, sum, value, slopes;
+        weighted.load(edges.wide(op.grad, edges.row(k)) + first);
+        weighted.multiply(weight);
+        sums[0].add(weighted);
         if (!inputs.dynamic) return;
         edges.add_ends(k, first, &sum);
         leaky(sum, edges.slope(), &value, &slopes);

@@ -186,25 +186,25 @@ void bind_spmm_minmax_backward(const CsrMatrix& matrix, const LeasedOperands& op
                                const Launch& launch) {
   const Opened opened(operands);
   const DType dtype = grad.dtype("grad");
-  const Operands& given = **opened;
-  const int64_t count = checked_product(matrix.num_rows, given.columns);
+  const Operands& inputs = **opened;
+  const int64_t count = checked_product(matrix.num_rows, inputs.columns);
   PG_CHECK_ARG(!opened->num_addresses, "gradients need x");
   // Without x or e, the kernel takes 0 and 1: gradients of some messages need neither.
-  const bool reads = given.columns > 0;
+  const bool reads = inputs.columns > 0;
   if (opened->x && reads) opened->check_x(matrix.num_columns, dtype);
   CsrMatrix edges = opened->e && reads ? opened->with_e(matrix, dtype) : matrix;
   if (grad_e && reads)
-    edges = with_edge_rows(edges, rows_of(*grad_e, "grad_e", sum_dtype(dtype), given.e_columns));
+    edges = with_edge_rows(edges, rows_of(*grad_e, "grad_e", sum_dtype(dtype), inputs.e_columns));
   const int arg_bytes = arg.id_bytes("arg");
   const SpmmMinMaxBackward op{
       edges,
-      given,
+      inputs,
       dtype,
       arg.ids("arg", arg_bytes, count),
       arg_bytes,
       grad.values("grad", dtype, count),
       grad_x ? grad_x->values("grad_x", sum_dtype(dtype),
-                              checked_product(matrix.num_columns, given.columns))
+                              checked_product(matrix.num_columns, inputs.columns))
              : nullptr,
       pointer(grad_e)};
   PG_ON_DEVICE(launch.device, spmm_minmax_backward_cpu(op, launch.num_threads),

@@ -48,9 +48,9 @@ struct BoundOperands {
       return;
     }
     PG_CHECK_ARG(x.has_value(), "the message needs x");
-    const int64_t given = rows_of(*x, "x", dtype, operands.columns);
-    PG_CHECK_ARG(given >= rows,
-                 "x must have " + std::to_string(rows) + " rows, got " + std::to_string(given));
+    const int64_t num_rows = rows_of(*x, "x", dtype, operands.columns);
+    PG_CHECK_ARG(num_rows >= rows,
+                 "x must have " + std::to_string(rows) + " rows, got " + std::to_string(num_rows));
   }
 
   /// Raises ValueError unless there is a row of e for each edge, of `dtype`. Returns the matrix

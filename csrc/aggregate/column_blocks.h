@@ -220,13 +220,14 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   PG_CHECK_ARG(Message::kCopyU <= operands.message && operands.message <= Message::kDiv,
                "message must be 0..5");
   const ColumnRuns runs(operands.columns, operands.e_columns);
-  const auto run_rows = [&](auto message, auto known, auto layout, auto is_narrow, auto element) {
+  const auto run_rows = [&](auto message, auto is_known, auto layout, auto is_narrow,
+                            auto element) {
     using T = decltype(element);
-    constexpr int kLeast = decltype(known)::value ? kLeastKnownBytes<T> : kLeastVectorBytes;
+    constexpr int kLeast = decltype(is_known)::value ? kLeastKnownBytes<T> : kLeastVectorBytes;
     each_piece(rows, operands.columns, num_threads, [&](int64_t first, int64_t last) {
       with_vectors<kMostBytes<T>, kLeast>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
-        const Messages<message, known, layout, is_narrow, T, kBytes> messages(
+        const Messages<message, is_known, layout, is_narrow, T, kBytes> messages(
             rows, operands, runs, rows.last_position(last));
         body(messages, first, last);
       });
@@ -240,27 +241,27 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DTy
   constexpr std::integral_constant<Layout, Layout::kRuns> kRuns{};
   constexpr std::integral_constant<Layout, Layout::kAny> kAny{};
   constexpr std::true_type kKnown{};
-  const auto run = [&](auto message, auto known, auto layout, auto element) {
-    run_rows(message, known, layout, std::false_type{}, element);
+  const auto run = [&](auto message, auto is_known, auto layout, auto element) {
+    run_rows(message, is_known, layout, std::false_type{}, element);
   };
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
-    const Message given = operands.message == Message::kSub ? Message::kAdd : operands.message;
+    const Message message = operands.message == Message::kSub ? Message::kAdd : operands.message;
     const bool is_usual = vector_bytes() >= kLeastKnownBytes<T>;
     if (operands.is_narrow()) {
-      if (given == Message::kCopyU && is_usual)
+      if (message == Message::kCopyU && is_usual)
         return run_rows(kCopyU, kKnown, kSame, std::true_type{}, element);
       return run_rows(kMul, std::false_type{}, kAny, std::true_type{}, element);
     }
-    if (given == Message::kCopyU && is_usual) return run(kCopyU, kKnown, kSame, element);
+    if (message == Message::kCopyU && is_usual) return run(kCopyU, kKnown, kSame, element);
     if constexpr (kIsCommon<T>) {
       const Layout layout = is_usual ? runs.layout(kLanesOf<AccumulatorOf<T>>) : Layout::kAny;
-      if (given == Message::kCopyE && is_usual) return run(kCopyE, kKnown, kSame, element);
-      if (given == Message::kAdd && layout == Layout::kSame)
+      if (message == Message::kCopyE && is_usual) return run(kCopyE, kKnown, kSame, element);
+      if (message == Message::kAdd && layout == Layout::kSame)
         return run(kAdd, kKnown, kSame, element);
-      if (given == Message::kMul && layout == Layout::kSame)
+      if (message == Message::kMul && layout == Layout::kSame)
         return run(kMul, kKnown, kSame, element);
-      if (given == Message::kMul && layout == Layout::kRuns)
+      if (message == Message::kMul && layout == Layout::kRuns)
         return run(kMul, kKnown, kRuns, element);
     }
     run(kCopyE, std::false_type{}, kAny, element);

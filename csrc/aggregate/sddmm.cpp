@@ -39,8 +39,8 @@ struct Edges {
   const Sddmm& op;
   Reader<T> left, right;
 
-  explicit Edges(const Sddmm& given)
-      : op(given), left(op.left, op.heads * op.depth), right(op.right, op.heads * op.depth) {}
+  explicit Edges(const Sddmm& sddmm)
+      : op(sddmm), left(op.left, op.heads * op.depth), right(op.right, op.heads * op.depth) {}
 
   /// Calls visit(row of left, row of right, row of out).
   template <typename Visit>

@@ -37,10 +37,10 @@ PG_INLINE void best_of_row(const SpmmMinMax& op, const Messages& messages, int64
   for (int i = 0; i < kPacks; ++i) {
     best[i].scale(begin == end ? 1 : order);
     best[i].store(static_cast<T*>(op.out) + at + i * kLanes);
-    Position found[kLanes];
-    positions[i].store(found);
+    Position lanes[kLanes];
+    positions[i].store(lanes);
     for (int lane = 0; lane < kLanes; ++lane) {
-      const int64_t position = found[lane] < 0 ? -1 : begin + found[lane];
+      const int64_t position = lanes[lane] < 0 ? -1 : begin + lanes[lane];
       store_id(op.arg, op.arg_bytes, at + i * kLanes + lane, position);
     }
   }
@@ -67,15 +67,15 @@ bool can_be_nan(const SpmmMinMax& op, int num_threads) {
   // Checking each value once must cost little compared with the edges.
   if (!copies || op.dtype != DType::kFloat32 || op.matrix.num_edges < 2 * op.matrix.num_columns)
     return true;
-  std::atomic<bool> found{false};
+  std::atomic<bool> has_nan{false};
   const float* x = static_cast<const float*>(op.operands.x);
   const auto look = [&](int64_t first, int64_t last) {
     bool any = false;
     for (int64_t i = first; i < last; ++i) any |= x[i] != x[i];
-    if (any) found = true;
+    if (any) has_nan = true;
   };
   parallel_for(count, 1 << 18, num_threads, look, torch_team());
-  return found;
+  return has_nan;
 }
 
 /// Positions within a row are kept in lanes as wide as the lanes of the values.

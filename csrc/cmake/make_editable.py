@@ -20,8 +20,8 @@ PROGRESS = re.compile(r"\[(\d+/\d+)\]")
 
 def install_compiler() -> None:
     """The CUDA compiler from pip, where the backend asks for it."""
-    wanted = build_backend.get_requires_for_build_editable()
-    packages = [package for package in wanted if package in build_backend.NVCC_PACKAGES]
+    requirements = build_backend.get_requires_for_build_editable()
+    packages = [package for package in requirements if package in build_backend.NVCC_PACKAGES]
     if packages:
         print("installing a CUDA compiler ...", flush=True)
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile"]

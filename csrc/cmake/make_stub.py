@@ -68,14 +68,14 @@ def generate() -> str:
 
 def definitions(stub: str) -> dict[str, str]:
     """Returns what a stub defines, by qualified name; several forms of a function are joined."""
-    found: dict[str, str] = {}
+    declarations: dict[str, str] = {}
     for node in ast.parse(stub).body:
         if isinstance(node, ast.ClassDef):
-            found[node.name] = ""
-            _add(found, f"{node.name}.", node.body)
+            declarations[node.name] = ""
+            _add(declarations, f"{node.name}.", node.body)
         else:
-            _add(found, "", [node])
-    return found
+            _add(declarations, "", [node])
+    return declarations
 
 
 def with_cuda(generated: str, committed: str) -> str:
@@ -98,14 +98,14 @@ def with_cuda(generated: str, committed: str) -> str:
     return ast.unparse(new) + "\n"
 
 
-def _add(found: dict[str, str], prefix: str, body: list[ast.stmt]) -> None:
+def _add(declarations: dict[str, str], prefix: str, body: list[ast.stmt]) -> None:
     for node in body:
         if isinstance(node, ast.FunctionDef):
             name = prefix + node.name
             node.body = []
-            found[name] = found.get(name, "") + ast.dump(node)
+            declarations[name] = declarations.get(name, "") + ast.dump(node)
         elif isinstance(node, ast.AnnAssign):
-            found[prefix + ast.unparse(node.target)] = ast.dump(node.annotation)
+            declarations[prefix + ast.unparse(node.target)] = ast.dump(node.annotation)
 
 
 def _assigns(node: ast.stmt, name: str) -> bool:

@@ -85,9 +85,9 @@ struct Element {
 
 /// Dtypes of torch live as long as the process.
 inline Element element_of(pybind11::handle dtype) {
-  static auto* const known = new std::unordered_map<PyObject*, Element>();
-  const auto found = known->find(dtype.ptr());
-  if (found != known->end()) return found->second;
+  static auto* const elements = new std::unordered_map<PyObject*, Element>();
+  const auto entry = elements->find(dtype.ptr());
+  if (entry != elements->end()) return entry->second;
   static const std::unordered_map<std::string, ScalarType> kByName = {
       {"torch.float32", ScalarType::kFloat32}, {"torch.float64", ScalarType::kFloat64},
       {"torch.float16", ScalarType::kFloat16}, {"torch.bfloat16", ScalarType::kBfloat16},
@@ -95,7 +95,7 @@ inline Element element_of(pybind11::handle dtype) {
   const auto name = kByName.find(pybind11::str(dtype).cast<std::string>());
   const Element element{name == kByName.end() ? ScalarType::kOther : name->second,
                         dtype.attr("itemsize").cast<int>()};
-  known->emplace(dtype.ptr(), element);
+  elements->emplace(dtype.ptr(), element);
   return element;
 }
 

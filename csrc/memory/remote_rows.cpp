@@ -22,18 +22,18 @@ struct Remote {
 /// Writes the local rows, and returns the remote ones.
 std::vector<Remote> locate(const RemoteRowQuery& query, int64_t* local, int num_threads) {
   const int64_t pieces = pieces_of(query.ids.count, kIdsPerPiece, num_threads);
-  std::vector<std::vector<Remote>> found(pieces);
+  std::vector<std::vector<Remote>> by_piece(pieces);
   parallel_pieces(pieces, num_threads, [&](int64_t piece) {
     const int64_t end = query.ids.count * (piece + 1) / pieces;
     for (int64_t i = query.ids.count * piece / pieces; i < end; ++i) {
       uint64_t key;
       local[i] = query.locate(checked_id(query.ids, i, query.split.rows), &key);
-      if (local[i] < 0) found[piece].push_back({key, i});
+      if (local[i] < 0) by_piece[piece].push_back({key, i});
     }
   });
   for (int64_t piece = 1; piece < pieces; ++piece)
-    found[0].insert(found[0].end(), found[piece].begin(), found[piece].end());
-  return std::move(found[0]);
+    by_piece[0].insert(by_piece[0].end(), by_piece[piece].begin(), by_piece[piece].end());
+  return std::move(by_piece[0]);
 }
 
 }  // namespace

@@ -158,24 +158,24 @@ std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& d
                                      int64_t num_destinations, int shift, int source_bytes,
                                      const TensorRef& records, const TensorRef& counts,
                                      int num_threads) {
-  const PartitionedEdges found =
+  const PartitionedEdges result =
       partition_edges(source, destination, num_sources, first_destination, num_destinations, shift,
                       source_bytes, records, counts, num_threads);
-  return {found.num_taken, found.is_sorted};
+  return {result.num_taken, result.is_sorted};
 }
 
 std::pair<bool, bool> count_values(const TensorRef& ids, int64_t limit,
                                    const OptionalTensor& counts, bool is_shared, int num_threads) {
-  const CountedIds found = count_ids(ids, limit, counts, is_shared, num_threads);
-  return {found.in_range, found.rises};
+  const CountedIds result = count_ids(ids, limit, counts, is_shared, num_threads);
+  return {result.in_range, result.rises};
 }
 
 void sort_edge_runs(const std::vector<RunTensors>& runs, const TensorRef& degrees,
                     const TensorRef& indices, const OptionalTensor& edge_ids) {
-  std::vector<EdgeRun> found;
+  std::vector<EdgeRun> edge_runs;
   for (const auto& [records, begin, count, first_edge] : runs)
-    found.push_back({records, begin, count, first_edge});
-  sort_bucket(found, degrees, indices, edge_ids);
+    edge_runs.push_back({records, begin, count, first_edge});
+  sort_bucket(edge_runs, degrees, indices, edge_ids);
 }
 
 /// Rows of a table that queries are multiplied with. `codec` decodes them; `scales` has the scales

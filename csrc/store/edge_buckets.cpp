@@ -43,9 +43,9 @@ struct Pieces {
     const Id from = read_once(source + e);
     const int64_t to = static_cast<int64_t>(read_once(destination + e)) - first_destination;
     // Without a branch: which edges are in a range is hard to predict.
-    const auto taken = -static_cast<int64_t>(static_cast<int>(is_below(from, num_sources)) &
-                                             static_cast<int>(is_below(to, num_destinations)));
-    return {num_buckets ^ ((num_buckets ^ (to >> shift)) & taken), to, from};
+    const auto mask = -static_cast<int64_t>(static_cast<int>(is_below(from, num_sources)) &
+                                            static_cast<int>(is_below(to, num_destinations)));
+    return {num_buckets ^ ((num_buckets ^ (to >> shift)) & mask), to, from};
   }
 
   /// Counts the edges of [begin, end) by bucket; those that are out of range come last.
@@ -113,20 +113,20 @@ PartitionedEdges partition(const Pieces<Id>& pieces, int64_t num_edges, EdgeReco
     next[part].assign(pieces.num_buckets + 1, 0);
     is_sorted[part] = pieces.count(begin(part), begin(part + 1), next[part].data());
   });
-  PartitionedEdges found;
-  for (const char sorted : is_sorted) found.is_sorted = found.is_sorted && sorted != 0;
+  PartitionedEdges result;
+  for (const char sorted : is_sorted) result.is_sorted = result.is_sorted && sorted != 0;
   int64_t at = 0;
   for (int64_t bucket = 0; bucket < pieces.num_buckets; ++bucket) {
     const int64_t first = at;
     for (auto& positions : next) at += std::exchange(positions[bucket], at);
     counts[bucket] = at - first;
   }
-  found.num_taken = at;
+  result.num_taken = at;
   parallel_pieces(parts, num_threads, [&](int64_t part) {
     next[part][pieces.num_buckets] = 0;
-    pieces.scatter(begin(part), begin(part + 1), next[part], found.num_taken, records);
+    pieces.scatter(begin(part), begin(part + 1), next[part], result.num_taken, records);
   });
-  return found;
+  return result;
 }
 
 /// Calls body(destination, source, edge id) for the edges of all runs.
@@ -230,7 +230,7 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
   PG_CHECK_ARG(first_destination >= 0, "first_destination must not be negative");
   PG_CHECK_ARG(num_destinations <= num_buckets << shift, "counts must have one element per bucket");
   int64_t* const edges_of = counts.int64_values("counts");
-  PartitionedEdges found;
+  PartitionedEdges result;
   with_width(bytes, "ids", [&](auto* id) {
     using Id = std::remove_pointer_t<decltype(id)>;
     const Pieces<Id> pieces{static_cast<const Id*>(source.data),
@@ -244,11 +244,11 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
       using Source = std::remove_pointer_t<decltype(out)>;
       PG_CHECK_ARG(records.num_bytes() == num_edges * record_bytes(source_bytes),
                    "records must have one record per edge");
-      found = partition(pieces, num_edges, static_cast<EdgeRecord<Source>*>(records.data), edges_of,
-                        num_threads);
+      result = partition(pieces, num_edges, static_cast<EdgeRecord<Source>*>(records.data),
+                         edges_of, num_threads);
     });
   });
-  return found;
+  return result;
 }
 
 void sort_bucket(const std::vector<EdgeRun>& runs, const TensorRef& degrees,

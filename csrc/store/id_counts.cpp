@@ -15,37 +15,37 @@ constexpr int64_t kIdsPerPart = 1 << 16;
 /// Calls add(id) for the ids of [begin, end) that are in range.
 template <typename Id, typename Add>
 CountedIds visit(const Id* ids, int64_t begin, int64_t end, int64_t limit, const Add& add) {
-  CountedIds found;
+  CountedIds result;
   Id before = read_once(ids + std::max<int64_t>(0, begin - 1));
   for (int64_t i = begin; i < end; ++i) {
     const Id id = read_once(ids + i);
     const bool in_range = is_below(id, limit);
-    found.in_range &= in_range;
-    found.rises &= before <= id;
+    result.in_range &= in_range;
+    result.rises &= before <= id;
     before = id;
     if (in_range) add(id);
   }
-  return found;
+  return result;
 }
 
 template <typename Id>
 CountedIds count(const Id* ids, int64_t num_ids, int64_t limit, int64_t* counts, bool is_shared,
                  int num_threads) {
   const int64_t parts = pieces_of(num_ids, kIdsPerPart, num_threads);
-  std::vector<CountedIds> found(parts);
+  std::vector<CountedIds> of_parts(parts);
   parallel_pieces(num_ids == 0 ? 0 : parts, num_threads, [&](int64_t part) {
     const int64_t begin = num_ids * part / parts, end = num_ids * (part + 1) / parts;
     if (counts == nullptr)
-      found[part] = visit(ids, begin, end, limit, [](int64_t) {});
+      of_parts[part] = visit(ids, begin, end, limit, [](int64_t) {});
     else if (is_shared || parts > 1)
-      found[part] = visit(ids, begin, end, limit, [&](int64_t id) {
+      of_parts[part] = visit(ids, begin, end, limit, [&](int64_t id) {
         __atomic_fetch_add(counts + id, int64_t{1}, __ATOMIC_RELAXED);
       });
     else
-      found[part] = visit(ids, begin, end, limit, [&](int64_t id) { ++counts[id]; });
+      of_parts[part] = visit(ids, begin, end, limit, [&](int64_t id) { ++counts[id]; });
   });
   CountedIds all;
-  for (const CountedIds& part : found) {
+  for (const CountedIds& part : of_parts) {
     all.in_range &= part.in_range;
     all.rises &= part.rises;
   }

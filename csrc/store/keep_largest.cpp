@@ -28,14 +28,14 @@ void keep_of_query(const KeepLargest& work, int64_t query) {
   const KeptBounds bounds = kept_bounds(work, query, kth);
   const bool has_overflowed = work.counts[query] > work.capacity;
   const int64_t end = has_overflowed ? work.kept[query] : count;
-  int32_t kept = 0;
+  int32_t num_kept = 0;
   for (int64_t i = 0; i < end; ++i) {
     if (!(products[i] > bounds.own)) continue;
-    products[kept] = products[i];
-    places[kept++] = places[i];
+    products[num_kept] = products[i];
+    places[num_kept++] = places[i];
   }
   if (has_overflowed || was_wrong(work, work.bounds[query], bounds)) work.failed[query] = 1;
-  work.counts[query] = work.kept[query] = kept;
+  work.counts[query] = work.kept[query] = num_kept;
   work.bounds[query] = std::max(work.bounds[query], bounds.others);
 }
 

@@ -54,14 +54,14 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
 /// at once.
 uint32_t* find_or_insert(const NodeIndex& index, int64_t tree, int64_t node) {
   if (index.direct != nullptr) return index.direct + node;
-  const uint64_t wanted = index.key(tree, node);
-  uint64_t at = index.home(wanted);
+  const uint64_t key = index.key(tree, node);
+  uint64_t at = index.home(key);
   while (true) {
     uint64_t seen = __atomic_load_n(index.keys + at, __ATOMIC_RELAXED);
     if (seen == NodeIndex::kEmpty)
-      __atomic_compare_exchange_n(index.keys + at, &seen, wanted, false, __ATOMIC_RELAXED,
+      __atomic_compare_exchange_n(index.keys + at, &seen, key, false, __ATOMIC_RELAXED,
                                   __ATOMIC_RELAXED);
-    if (seen == NodeIndex::kEmpty || seen == wanted) return index.values + at;
+    if (seen == NodeIndex::kEmpty || seen == key) return index.values + at;
     at = (at + 1) & index.mask;
   }
 }

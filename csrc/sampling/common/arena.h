@@ -21,15 +21,15 @@ class Arena {
 
   /// Memory aligned to 256 bytes.
   void* take(int64_t num_bytes) {
-    const int64_t wanted = (num_bytes + kAlign - 1) / kAlign * kAlign;
-    num_bytes_ += wanted;
-    if (wanted > left_) {
-      if (wanted > kBufferBytes / 2) return allocate_(wanted);
+    const int64_t size = (num_bytes + kAlign - 1) / kAlign * kAlign;
+    num_bytes_ += size;
+    if (size > left_) {
+      if (size > kBufferBytes / 2) return allocate_(size);
       set_buffer(static_cast<char*>(allocate_(kBufferBytes + kAlign)), kBufferBytes + kAlign);
     }
     char* piece = next_;
-    next_ += wanted;
-    left_ -= wanted;
+    next_ += size;
+    left_ -= size;
     return piece;
   }
 

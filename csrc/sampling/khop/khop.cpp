@@ -113,17 +113,17 @@ class KHop : private ScratchMemory {
     for (const SeedList& s : seeds) rows[s.node_type] += s.count;
     std::vector<int64_t> targets = rows;
     for (int hop = 0; hop < spec_.num_hops; ++hop) {
-      std::vector<int64_t> found(lists_.size(), 0);
+      std::vector<int64_t> new_rows(lists_.size(), 0);
       for (const RelationSpec& relation : spec_.relations) {
         const int64_t fanout = draws_per_target(relation, relation.fanouts[hop]);
-        int64_t& sources = found[relation.source];
+        int64_t& sources = new_rows[relation.source];
         sources += targets[relation.destination] * fanout;
         if (fanout < 0 || sources > kFewRows) return;
         if (!spec_.disjoint)
           sources = std::min(sources, spec_.node_types[relation.source].num_nodes);
       }
-      for (size_t type = 0; type < rows.size(); ++type) rows[type] += found[type];
-      targets = spec_.expand_all ? rows : found;
+      for (size_t type = 0; type < rows.size(); ++type) rows[type] += new_rows[type];
+      targets = spec_.expand_all ? rows : new_rows;
       if (*std::max_element(rows.begin(), rows.end()) > kFewRows) return;
     }
     for (size_t type = 0; type < rows.size(); ++type) grow(lists_[type], rows[type]);
@@ -147,10 +147,10 @@ class KHop : private ScratchMemory {
   /// in the index.
   void reserve(int type, int64_t extra, int64_t slots) {
     NodeList& list = lists_[type];
-    const int64_t wanted = list.count + extra;
-    grow(list, wanted);
+    const int64_t capacity = list.count + extra;
+    grow(list, capacity);
     const bool is_empty =
-        spec_.disjoint ? renew_table(list, wanted) : renew_map(type, wanted, slots);
+        spec_.disjoint ? renew_table(list, capacity) : renew_map(type, capacity, slots);
     if (is_empty && list.count > 0) backend_.reindex(list);
   }
 
@@ -178,8 +178,8 @@ class KHop : private ScratchMemory {
   /// An upper bound for the new nodes that `slots` edges can lead to.
   int64_t max_new_nodes(int type, int64_t slots) const {
     if (spec_.disjoint) return slots;
-    const int64_t found = lists_[type].count - result_.num_nodes[type].front();
-    return std::min(slots, spec_.node_types[type].num_nodes - found);
+    const int64_t num_new = lists_[type].count - result_.num_nodes[type].front();
+    return std::min(slots, spec_.node_types[type].num_nodes - num_new);
   }
 
   Hop make_hop(int hop_number, size_t r, int64_t first_target, int64_t num_targets) const {

@@ -64,13 +64,13 @@ class DrawBits {
 
   /// Requests `count` draws for a position of the hop's target list.
   void add(int64_t position, int64_t count) {
-    const size_t wanted = static_cast<size_t>(count + 1) / 2;
-    make_room(num_blocks_ + wanted);
-    for (size_t block = 0; block < wanted; ++block) {
+    const size_t num_new = static_cast<size_t>(count + 1) / 2;
+    make_room(num_blocks_ + num_new);
+    for (size_t block = 0; block < num_new; ++block) {
       positions_[num_blocks_ + block] = static_cast<uint32_t>(position);
       blocks_[num_blocks_ + block] = static_cast<uint32_t>(block);
     }
-    num_blocks_ += wanted;
+    num_blocks_ += num_new;
   }
 
   int64_t size() const { return 2 * static_cast<int64_t>(num_blocks_); }

@@ -25,16 +25,16 @@ class Counter {
   /// Writes at most `keep` neighbours of a target; returns their number.
   int64_t run(const Visits& visits, int64_t target, int64_t keep, int64_t* nodes, int32_t* counts) {
     count(visits, target);
-    const auto kept = std::min<int64_t>(keep, static_cast<int64_t>(found_.size()));
-    std::partial_sort(found_.begin(), found_.begin() + kept, found_.end(),
+    const auto num_largest = std::min<int64_t>(keep, static_cast<int64_t>(found_.size()));
+    std::partial_sort(found_.begin(), found_.begin() + num_largest, found_.end(),
                       [](const Visited& a, const Visited& b) {
                         return a.count != b.count ? a.count > b.count : a.first < b.first;
                       });
-    for (int64_t i = 0; i < kept; ++i) {
+    for (int64_t i = 0; i < num_largest; ++i) {
       nodes[i] = found_[i].node;
       counts[i] = static_cast<int32_t>(found_[i].count);
     }
-    return kept;
+    return num_largest;
   }
 
  private:

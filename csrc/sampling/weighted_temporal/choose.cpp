@@ -15,14 +15,14 @@ namespace {
 // Targets between a prefetch and the read that it serves.
 constexpr int64_t kListsAhead = 4;
 
-/// What one pass over the times of a list finds.
-struct Found {
+/// What one pass over the times of a list counts.
+struct TimeSummary {
   int64_t before = 0;    // times before the window
   int64_t admitted = 0;  // times in the window
   bool in_order = true;  // no time is before the one that precedes it
 };
 
-Found look_through(const int64_t* times, int64_t count, const TimeWindow& window) {
+TimeSummary look_through(const int64_t* times, int64_t count, const TimeWindow& window) {
   int64_t before = 0, until = 0, descents = 0;
   with_vectors<64>([&](auto) PG_INLINED {
     int64_t early = 0, not_after = 0, falls = 0;
@@ -165,18 +165,18 @@ class Chooser {
     const int64_t degree = candidates.list.degree;
     if (static_cast<int64_t>(admitted_.size()) < degree) admitted_.resize(2 * degree);
     const TimeWindow window = candidates.window;
-    int64_t found = 0;
+    int64_t num_admitted = 0;
     const auto find = [&](const auto& admits) PG_INLINED {
       for (int64_t i = 0; i < degree; ++i) {
-        admitted_[found] = i;
-        found += admits(times_[i]) ? 1 : 0;
+        admitted_[num_admitted] = i;
+        num_admitted += admits(times_[i]) ? 1 : 0;
       }
     };
     if (window.first == INT64_MIN)
       find([&](int64_t time) { return time <= window.last; });
     else
       find([&](int64_t time) { return window.admits(time); });
-    return found;
+    return num_admitted;
   }
 
   /// Draws `count` out of 0 .. admitted-1, as sample_neighbors_cpu draws.
@@ -305,12 +305,12 @@ void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
     if (room == nullptr) some.resize(degree);
     int64_t* const to = room == nullptr ? some.data() : room;
     const int64_t* const of_list = reader.read(candidates, to);
-    const Found found = look_through(of_list, degree, candidates.window);
+    const TimeSummary summary = look_through(of_list, degree, candidates.window);
     const int64_t admitted =
-        choice.skips_by_weight() ? count_admitted(candidates, degree) : found.admitted;
+        choice.skips_by_weight() ? count_admitted(candidates, degree) : summary.admitted;
     hop.offsets[t] = choice.edges_of(hop.fanout, admitted);
-    if (found.in_order && choice.samples_part(hop.fanout)) {
-      const ListPart part = part_to_sample(choice, hop.fanout, found.before, found.admitted);
+    if (summary.in_order && choice.samples_part(hop.fanout)) {
+      const ListPart part = part_to_sample(choice, hop.fanout, summary.before, summary.admitted);
       lists[t] = Hop::part_of(csc, lists[t], part);
       times.set_trimmed(t);
     } else if (room != nullptr) {
