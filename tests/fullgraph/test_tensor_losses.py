@@ -90,6 +90,16 @@ def smoothed(i: Inputs) -> Tensor:
     )
 
 
+def of_classes_at_places(i: Inputs) -> list[Tensor]:
+    """Soft labels and labels of several places of a row: [rows, classes, places]."""
+    shares = i.h.detach().softmax(1)
+    labels = (i.labels % 2)[:, None].expand(13, 3) * torch.ones_like(i.h[:, 0]).long().detach()
+    return [
+        *(F.cross_entropy(i.h, shares, reduction=r) for r in REDUCTIONS),
+        *(F.cross_entropy(i.h, labels, reduction=r) for r in REDUCTIONS),
+    ]
+
+
 def labelled_elements(i: Inputs) -> Tensor:
     mask = i.targets > 0
     return F.mse_loss(i.x[mask], i.y[mask]) + (i.x[mask] * i.y[mask]).sum()
@@ -146,6 +156,7 @@ CASES: dict[str, Case] = {
     "by hand": lambda i: -(F.logsigmoid(i.v).mean() + F.logsigmoid(-i.x).mean()),
     "picked": lambda i: -i.x.log_softmax(1)[torch.arange(13), i.labels].mean(),
     "gathered": lambda i: -i.x.log_softmax(1).gather(1, i.labels.unsqueeze(1)).mean(),
+    "classes at places": of_classes_at_places,
     "labelled elements": labelled_elements,
     "with penalty": lambda i: F.cross_entropy(i.x @ i.w, i.labels % 4) + i.w.pow(2).sum() * 0.1,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -116,7 +117,7 @@ def _register_class_loss(loss: Callable[..., Tensor]) -> None:
         if reduction == "sum":
             return sum_over_ranks(result, group)
         if labels.is_floating_point():
-            return sum_over_ranks(result, group) / layout.size
+            return sum_over_ranks(result, group) / (layout.size * math.prod(labels.shape[2:]))
         counted = labels != arguments["ignore_index"]
         if weight is None:
             divisor = counted.sum().to(result.dtype)
