@@ -38,6 +38,16 @@ def counts(i: Inputs) -> list[Tensor]:
     ]
 
 
+def extrema_of_nan(i: Inputs) -> list[Tensor]:
+    """A NaN is every extremum of its column, whichever rank has it."""
+    results = []
+    for row in (0, 5, NODES - 1):
+        for x in (i.v.detach().clone(), i.x.detach().clone()):
+            x[row] = torch.nan
+            results += [x.amax(0), x.amin(0), x.argmax(0), *x.max(0), *x.min(0), x.float().amax(0)]
+    return [result.nan_to_num(77) for result in results]
+
+
 def with_ties(i: Inputs) -> Tensor:
     """Values of rows of which some are equal, and some are NaN."""
     values = i.v.detach().round()
@@ -84,6 +94,11 @@ CASES: dict[str, Case] = {
     "values": values_of,
     "among rows": among_rows,
     "counts": counts,
+    "extrema of NaN": extrema_of_nan,
+    "logsumexp of integers": lambda i: [
+        i.targets.long().logsumexp(0),
+        (i.labels - 2**62).logsumexp(0),
+    ],
     "filled": lambda i: (i.x.index_fill(0, i.ids[[0, 0, 1]], i.c) * i.y).sum(),
     "sum": by_dim("sum", None, 0, 1, -1, (0, 1), (1, 2), (0, 2)),
     "mean": by_dim("mean", None, 0, 1, -1, (0, 1), (1, 2)),

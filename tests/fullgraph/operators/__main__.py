@@ -18,6 +18,7 @@ def main() -> int:
         "--chunks", type=int, help="of offloaded rows; without it rows are resident"
     )
     parser.add_argument("--samples", type=int, default=12, help="of each operator")
+    parser.add_argument("--seed", type=int, default=1, help="of the numbers in the samples")
     parser.add_argument("--part", type=int, nargs=2, default=[0, 1], metavar=("I", "N"))
     parser.add_argument("--dtypes", nargs="+", default=["float64", "int64", "bool"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -31,7 +32,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="operators whose name has this part")
     options = parser.parse_args()
     dtypes = [getattr(torch, name) for name in options.dtypes]
-    extent = Extent(options.samples, options.full)
+    extent = Extent(options.samples, options.full, options.seed)
     arguments = *options.part, extent, options.chunks, dtypes, options.device
     arguments += options.rows, True, options.only
     results = run_ranks(

@@ -36,6 +36,8 @@ class Extent(NamedTuple):
     """Of each operator."""
     is_full: bool = False
     """Whether all forms of calls, of gradients and of plain tensors are; else the first of each."""
+    seed: int = 1
+    """Of the numbers in the samples."""
 
 
 @dataclass
@@ -96,9 +98,9 @@ def calls(op: Any, dtype: torch.dtype, extent: Extent, device: str) -> Iterator[
     """Returns calls of an operator with its first samples that have rows, on "cpu" or "cuda"."""
     if dtype not in op.supported_dtypes(device):
         return
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)  # noqa: NPY002  (torch's tests draw from it)
+    torch.manual_seed(extent.seed)
+    random.seed(extent.seed)
+    np.random.seed(extent.seed)  # noqa: NPY002  (torch's tests draw from it)
     # Not `op.sample_inputs`, which notes the lines of torch's tests that inputs come from.
     inputs = op.sample_inputs_func(op, torch.device(device), dtype, False)
     for number, sample in enumerate(islice(filter(_has_rows, inputs), extent.samples)):

@@ -265,6 +265,18 @@ class DistributedTransport(Transport):
         if tensor.dtype == torch.bool:
             logical: ReduceOp = "max" if op in ("sum", "max") else "min"
             return self.all_reduce(tensor.to(torch.uint8), logical).bool()
+        if op in ("max", "min") and tensor.is_floating_point():
+            return self._reduce_with_nan(tensor, op)
+        return self._reduce(tensor, op)
+
+    def _reduce_with_nan(self, tensor: Tensor, op: ReduceOp) -> Tensor:
+        """Returns extrema that are NaN where a value is, as torch's are; Gloo and NCCL lose NaN."""
+        is_nan, sign = tensor.isnan(), 1.0 if op == "max" else -1.0
+        values = torch.where(is_nan, -sign * torch.inf, tensor)
+        values, marks = self._reduce(torch.stack([values, sign * is_nan.to(tensor.dtype)]), op)
+        return values.masked_fill(marks != 0, torch.nan)
+
+    def _reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
         tensor = tensor.contiguous()
         self._announce(f"a {op} over all ranks", tensor.dtype, tensor.shape)
         self._run(partial(dist.all_reduce, tensor, _REDUCE_OPS[op]))

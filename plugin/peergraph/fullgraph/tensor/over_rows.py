@@ -330,9 +330,12 @@ def moments(
 @over_rows(aten.logsumexp.default)
 def logsumexp(of: OverRows) -> Tensor:
     """The logarithm of the sum of exponentials."""
-    largest = extreme(of.x, of.dims, True, "max")
+    x = of.x
+    if not x._local.is_floating_point():  # integers could overflow
+        x = wrap(x._local.to(torch.get_default_dtype()), x.row_layout, x.partitioned_dim)
+    largest = extreme(x, of.dims, True, "max")
     shift = torch.where(largest.isinf(), 0, largest)
-    total = of.all_reduce((of.x._local - shift).exp().sum(of.dims, True)).log() + shift
+    total = of.all_reduce((x._local - shift).exp().sum(of.dims, True)).log() + shift
     return total if of.keepdim else total.squeeze(of.dims)
 
 
