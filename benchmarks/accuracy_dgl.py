@@ -78,9 +78,9 @@ def main() -> None:
     for name, graph, ranks in cases(args):
         key = f"{name} {graph} {ranks}"
         if key not in records:
-            begin = time.perf_counter()
+            start = time.perf_counter()
             records[key] = measure(name, graph, ranks, args, plain.get(key))
-            seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - start
             print(*line(records[key]), f"{seconds:.0f} s", file=sys.stderr, flush=True)
             if args.records is not None:
                 args.records.write_text(json.dumps(records))

@@ -287,9 +287,9 @@ def main() -> None:
         for graph in KINDS[name].starts:
             if args.graphs is not None and graph not in args.graphs:
                 continue
-            begin = time.perf_counter()
+            start = time.perf_counter()
             row = measure(name, graph, args)
-            seconds = round(time.perf_counter() - begin)
+            seconds = round(time.perf_counter() - start)
             print(json.dumps({**row, "seconds": seconds}), file=sys.stderr, flush=True)
             append_records(args.records, [row])
             sides = row["store"], row["pyg"]

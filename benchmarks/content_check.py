@@ -37,10 +37,10 @@ def host_time(call: Callable[[], Any]) -> float:
     times = []
     for _ in range(_ROUNDS):
         torch.cuda.synchronize()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(_CALLS):
             call()
-        times.append((time.perf_counter() - begin) / _CALLS * 1e6)
+        times.append((time.perf_counter() - start) / _CALLS * 1e6)
     return statistics.median(times)
 
 

@@ -97,14 +97,14 @@ class Utilisation:
             watcher.join()
 
     def _watch(self, ended: threading.Event) -> None:
-        rates, begin = _Rates(), time.perf_counter()
+        rates, start = _Rates(), time.perf_counter()
         while not ended.wait(_PERIOD):
             try:
                 self._check("nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(rates))
             except RuntimeError as error:
                 self.missing = str(error)
                 return
-            self.trace.append((round(time.perf_counter() - begin, 3), int(rates.gpu)))
+            self.trace.append((round(time.perf_counter() - start, 3), int(rates.gpu)))
 
     def mean(self) -> float | None:
         """Percent, without the first and the last second, which see what is around."""

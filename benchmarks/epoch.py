@@ -193,13 +193,13 @@ def run(session: Session) -> None:
 
 def launches(args: argparse.Namespace) -> Iterator[argparse.Namespace]:
     """The arguments of each run; later ones know how long plain DGL's epoch took."""
-    begin = time.perf_counter()
+    start = time.perf_counter()
     path = Path(args.out)
     offset = path.stat().st_size
     for script, device, world in args.runs or _all_runs(args.world):
         options = copy.copy(args)
         options.script, options.device, options.world = script, device, world
-        options.deadline = args.deadline - (time.perf_counter() - begin)
+        options.deadline = args.deadline - (time.perf_counter() - start)
         options.plain_epoch_s = {}
         for record in read_records(path, offset):
             if record["system"] == SCRIPTS["plain"] and "epoch_s" in record:

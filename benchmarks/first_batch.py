@@ -82,10 +82,10 @@ class Bench:
         """Does some work and keeps its time; rank 0 only if `alone`. Collective."""
         session = self.session
         session.barrier()
-        begin, cpu = time.perf_counter(), _cpu_seconds()
+        start, cpu = time.perf_counter(), _cpu_seconds()
         result = work() if session.rank == 0 or not alone else None
         synchronize(session.device)
-        took, used = time.perf_counter() - begin, _cpu_seconds() - cpu
+        took, used = time.perf_counter() - start, _cpu_seconds() - cpu
         everyone = session.group.all_gather((took, used))
         self.seconds.setdefault(name, []).append(max(seconds for seconds, _ in everyone))
         self.cpu.setdefault(name, []).append(sum(used for _, used in everyone))

@@ -256,9 +256,9 @@ def _time_peer(session: Session, nodes: list[dict[str, Tensor]]) -> tuple[float,
     torch.set_num_threads(1)
     times = []
     for number in range(2 + session.args.iterations):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         dataset[number]
-        times.append((time.perf_counter() - begin) * 1e3)
+        times.append((time.perf_counter() - start) * 1e3)
         session.recorder.beat()
         if sum(times) > 1e3 * session.args.budget and len(times) > 4:
             break

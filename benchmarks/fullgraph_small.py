@@ -120,18 +120,18 @@ def time_calls(session: Session, runs: list[Callable[[], object]]) -> list[float
         for _ in range(20):
             run()
         synchronize(session.device)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         run()
         share = session.args.op_seconds / _ROUNDS / len(runs)
-        calls.append(max(3, int(share / (time.perf_counter() - begin))))
+        calls.append(max(3, int(share / (time.perf_counter() - start))))
     least = [float("inf")] * len(runs)
     for _ in range(_ROUNDS):
         for i, run in enumerate(runs):
             synchronize(session.device)
-            begin = time.perf_counter()
+            start = time.perf_counter()
             for _ in range(calls[i]):
                 run()
-            least[i] = min(least[i], (time.perf_counter() - begin) / calls[i] * 1e3)
+            least[i] = min(least[i], (time.perf_counter() - start) / calls[i] * 1e3)
     return least
 
 

@@ -152,10 +152,10 @@ def work(batch: int, count: int) -> None:
     def measure(_: object) -> dict[str, Any]:
         times, losses = {}, {}
         for name, step in steps.items():
-            begin = time.process_time()
+            start = time.process_time()
             for _ in range(count):
                 result = step()
-            times[name] = (time.process_time() - begin) / count * 1e6
+            times[name] = (time.process_time() - start) / count * 1e6
             if not name.endswith("batches"):
                 losses[name] = float(result.detach()).hex()
         return {"times": times, "losses": losses, "is_exact": not torch.cuda.is_available()}

@@ -38,18 +38,18 @@ _COLUMNS += ["disk_write_mbs", "at_disk_rate", "peak_gib", "load"]
 def disk_rates(folder: Path, num_bytes: int) -> tuple[float, float]:
     """Bytes a second of reading and of writing a file from front to back."""
     path, block = folder / "probe", os.urandom(min(num_bytes, 1 << 24))
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with path.open("wb", buffering=0) as file:
         for _ in range(-(-num_bytes // len(block))):
             file.write(block)
         os.fsync(file.fileno())
-    write = num_bytes / (time.perf_counter() - begin)
+    write = num_bytes / (time.perf_counter() - start)
     forget(path)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with path.open("rb", buffering=0) as file:
         while file.read(1 << 24):
             pass
-    read = num_bytes / (time.perf_counter() - begin)
+    read = num_bytes / (time.perf_counter() - start)
     path.unlink()
     return read, write
 

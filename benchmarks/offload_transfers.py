@@ -41,12 +41,12 @@ class Case:
         self.layout = RowLayout.contiguous(session.group, args.rows * args.world)
         self.chunks = Chunks.even(self.layout, args.chunks)
         self.stores = RowAllocator(session.group, 1 << 40)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         self.host = [self._store(), self._store()]
         synchronize(session.device)
-        session.note(f"allocated and pinned in {time.perf_counter() - begin:.1f} s")
+        session.note(f"allocated and pinned in {time.perf_counter() - start:.1f} s")
         session.recorder.note(
-            system="allocation", seconds=time.perf_counter() - begin, bytes=2 * self.bytes
+            system="allocation", seconds=time.perf_counter() - start, bytes=2 * self.bytes
         )
         self.weight = torch.randn(args.dim, args.dim, device=session.device) / args.dim
 
@@ -183,10 +183,10 @@ def run(session: Session) -> None:
     time_step(session, "products alone", products_alone(case, products))
     with session.stage("graph"):
         csc = case.edges()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         counts = csc.transfers().counts
         synchronize(session.device)
-        session.note(f"transfers planned in {time.perf_counter() - begin:.2f} s: {counts}")
+        session.note(f"transfers planned in {time.perf_counter() - start:.2f} s: {counts}")
     time_step(session, "sources", case.sources(csc))
     time_step(session, "gradients", case.gradients(csc))
 

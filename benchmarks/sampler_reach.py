@@ -332,7 +332,7 @@ def measure(graph: Graph, name: str, system: str, rounds: int) -> dict[str, Any]
     row["device"] = graph.device.type
     if system == "peergraph" and name in _REVERSED and graph.spec.num_edges > _MOST_SORTED:
         return {**row, "skipped": f"more than {_MOST_SORTED:,} edges, which torch does not sort"}
-    begin = time.perf_counter()
+    start = time.perf_counter()
     try:
         sample = systems[system](graph)
 
@@ -345,7 +345,7 @@ def measure(graph: Graph, name: str, system: str, rounds: int) -> dict[str, Any]
     except Exception as error:  # a row says so, and the others run
         return {**row, "error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
     times = {"ms": turns.least, "ms_median": turns.median, "cpu_ms": turns.least_cpu}
-    return {**row, **times, "seconds": time.perf_counter() - begin}
+    return {**row, **times, "seconds": time.perf_counter() - start}
 
 
 def join(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -396,14 +396,14 @@ def main() -> int:
         joined = join(rows)
         print(render("sampler_reach", joined, list(joined[0])))
         return 0
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for graph_name in args.graphs:
         graph = Graph(get_spec(graph_name), "cpu" if args.peer else args.device)
         for name in args.samplers:
             for system in SAMPLERS[name][1]:
                 if (system == "peergraph") is args.peer:
                     continue
-                if args.seconds is not None and time.perf_counter() - begin > args.seconds:
+                if args.seconds is not None and time.perf_counter() - start > args.seconds:
                     continue
                 row = measure(graph, name, system, args.rounds)
                 print(json.dumps(row), flush=True)

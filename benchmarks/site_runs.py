@@ -59,7 +59,7 @@ class Run:
 
     def run(self, step: Step, world: int) -> None:
         """Runs a step; its records count if it passes."""
-        begin = time.monotonic()
+        start = time.monotonic()
         with tempfile.TemporaryDirectory() as scratch:
             records = Path(scratch) / "records.jsonl"
             outcome = _outcome(step, world, records, self.folder / "log.txt")
@@ -72,7 +72,7 @@ class Run:
             "commit": self.commit,
             "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU",
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": round(time.monotonic() - begin),
+            "seconds": round(time.monotonic() - start),
             "outcome": outcome,
             "command": " ".join(step.command(world, "records.jsonl")),
         }
@@ -139,10 +139,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=words_of(names), default=names, help="; ".join(names))
     parser.add_argument("--commit", help="where this is no Git checkout")
     args = parser.parse_args(arguments)
-    begin = time.monotonic()
+    start = time.monotonic()
     run = Run(args.folder, args.commit or commit_of(HERE.parent))
     for step in run.missing(args.world):
-        left = args.limit - (time.monotonic() - begin)
+        left = args.limit - (time.monotonic() - start)
         if step.name in args.steps and step.seconds <= left:
             print(f"[{args.limit - left:.0f} s] {step.name}", flush=True)
             run.run(step, args.world)

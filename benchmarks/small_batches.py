@@ -128,11 +128,11 @@ class Ways:
         for _ in range(_UNCOUNTED):
             next(steps)
         self._session.barrier()
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(count):
             next(steps)
         synchronize(self._session.device)
-        ms = (time.perf_counter() - begin) * 1e3 / count
+        ms = (time.perf_counter() - start) * 1e3 / count
         steps.close()  # ends the thread, which would go on in the turns of the others
         return max(self._session.group.all_gather(ms))
 

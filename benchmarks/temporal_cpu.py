@@ -84,9 +84,9 @@ def work(num_edges: int) -> None:
             seeds = torch.randint(nodes, (64, 256), generator=random)
             latest = torch.full((256,), count * 3 // 4)
             return None
-        begin = time.process_time()
+        start = time.process_time()
         sample = sampler.sample(seeds[request % 64], request, seed_time=latest)
-        seconds = time.process_time() - begin
+        seconds = time.process_time() - start
         digest = hashlib.sha1()
         for part in (*sample.row.values(), *sample.edge_ids.values()):
             digest.update(part.numpy().tobytes())

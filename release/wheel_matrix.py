@@ -159,7 +159,7 @@ def check(cell: Cell, place: Path) -> None:
         for name, command in CHECKS.items():
             if name == "DGL" and "dgl" not in cell.installed:
                 continue
-            begin = time.monotonic()
+            start = time.monotonic()
             try:
                 done = run(*command)
             except subprocess.TimeoutExpired:
@@ -169,7 +169,7 @@ def check(cell: Cell, place: Path) -> None:
                 print(done.stdout, done.stderr, file=sys.stderr)
                 cell.outcomes[name] = f"failed: {last_line(done.stderr)}"
             else:
-                cell.outcomes[name] = f"passed in {time.monotonic() - begin:.0f} s"
+                cell.outcomes[name] = f"passed in {time.monotonic() - start:.0f} s"
 
 
 def last_line(text: str) -> str:
@@ -238,7 +238,7 @@ def main() -> int:
         parser.error(f"there is no such wheel in {options.wheels}: make wheels")
     done: list[Cell] = []
     for cell in chosen:
-        begin = time.monotonic()
+        start = time.monotonic()
         place = options.folder.resolve() / f"{cell.python}-{cell.versions}"
         try:
             python = install(cell, place, interpreter(cell.python, options.python))
@@ -246,7 +246,7 @@ def main() -> int:
             check(cell, place)
         except (OSError, subprocess.CalledProcessError) as error:
             cell.outcomes["install"] = f"failed: {error}".replace("|", "\\|")[:300]
-        cell.seconds = time.monotonic() - begin
+        cell.seconds = time.monotonic() - start
         if not options.keep:
             shutil.rmtree(place, ignore_errors=True)
         done.append(cell)

@@ -205,10 +205,10 @@ def measure(session: Session, step: Callable[[int, Mark], object], hold: bool = 
         step(i, _ignore)
     # The first calls hold set-up costs, so that one more is timed to set the number of iterations.
     synchronize(device)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     step(args.warmup, _ignore)
     synchronize(device)
-    slowest = max(session.group.all_gather(time.perf_counter() - begin))
+    slowest = max(session.group.all_gather(time.perf_counter() - start))
     iterations = max(3, min(args.iterations, int(args.budget / max(slowest, 1e-6))))
 
     gc.collect()  # a collection of all that was made until now takes a part of a second
@@ -216,14 +216,14 @@ def measure(session: Session, step: Callable[[int, Mark], object], hold: bool = 
     clocks = [_Clock(device) for _ in range(iterations)]
     if hold and device.type == "cuda":
         torch.cuda._sleep(_HOLD_CYCLES)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for i, clock in enumerate(clocks):
         clock.mark("begin")
         step(args.warmup + 1 + i, clock.mark)
         clock.mark("end")
-    host_ms = (time.perf_counter() - begin) * 1e3 / iterations
+    host_ms = (time.perf_counter() - start) * 1e3 / iterations
     synchronize(device)
-    wall_ms = (time.perf_counter() - begin) * 1e3 / iterations
+    wall_ms = (time.perf_counter() - start) * 1e3 / iterations
 
     totals = [clock.total() for clock in clocks]
     stages = [clock.stages() for clock in clocks]

@@ -84,15 +84,15 @@ class Session:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Reports how long a part of the preparation took, over all ranks."""
-        begin = time.perf_counter()
+        start = time.perf_counter()
         yield
         self.barrier()
-        self.note(f"{name}: {time.perf_counter() - begin:.2f} s")
+        self.note(f"{name}: {time.perf_counter() - start:.2f} s")
 
     @contextlib.contextmanager
     def section(self, name: str, **key: object) -> Iterator[None]:
         """A part that may fail: the error is shown and recorded, and the benchmark goes on."""
-        begin = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         except Exception as error:
@@ -102,7 +102,7 @@ class Session:
             self.recorder.failure(name, text[:300], **key)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.note(f"{name} took {time.perf_counter() - begin:.1f} s")
+        self.note(f"{name} took {time.perf_counter() - start:.1f} s")
 
 
 def synchronize(device: torch.device) -> None:
@@ -175,7 +175,7 @@ def launch(body: Callable[[Session], None], args: argparse.Namespace) -> int:
     """
     descriptor, beat = tempfile.mkstemp(prefix="peergraph_beat_")
     os.close(descriptor)
-    begin = time.time()
+    start = time.time()
     ranks = mp.spawn(_entry, args=(body, args, _free_port(), beat), nprocs=args.world, join=False)
     try:
         while True:
@@ -186,9 +186,9 @@ def launch(body: Callable[[Session], None], args: argparse.Namespace) -> int:
                 print(f"ERROR in a rank: {str(error)[-1500:]}", file=sys.stderr, flush=True)
                 return 1
             now = time.time()
-            if now - begin > args.deadline or now - os.path.getmtime(beat) > args.stall:
-                what = "deadline" if now - begin > args.deadline else "no progress"
-                print(f"ERROR: ranks ended after {now - begin:.0f} s ({what})", file=sys.stderr)
+            if now - start > args.deadline or now - os.path.getmtime(beat) > args.stall:
+                what = "deadline" if now - start > args.deadline else "no progress"
+                print(f"ERROR: ranks ended after {now - start:.0f} s ({what})", file=sys.stderr)
                 return 124
     finally:
         for process in ranks.processes:

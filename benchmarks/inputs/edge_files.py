@@ -112,7 +112,7 @@ def _write_at(fd: int, values: np.ndarray, offset: int) -> None:
 
 def _run(what: str, tasks: Iterable[Task], threads: int) -> None:
     """Runs the tasks in threads; NumPy and Arrow release the interpreter's lock."""
-    begin = reported = time.perf_counter()
+    start = reported = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         waiting = [pool.submit(task) for task in tasks]
         for done, future in enumerate(as_completed(waiting), 1):
@@ -120,4 +120,4 @@ def _run(what: str, tasks: Iterable[Task], threads: int) -> None:
             now = time.perf_counter()
             if now - reported > _REPORT_SECONDS or done == len(waiting):
                 reported = now
-                print(f"{done} of {len(waiting)} {what} in {now - begin:.1f} s", flush=True)
+                print(f"{done} of {len(waiting)} {what} in {now - start:.1f} s", flush=True)

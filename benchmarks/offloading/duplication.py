@@ -22,17 +22,17 @@ def measure_duplication(session: Session, name: str) -> None:
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
+    start = time.perf_counter()
     indptr, indices = make_local_csc(spec, device)
     synchronize(device)
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     peak = torch.cuda.max_memory_allocated() if cuda else None
     session.note(f"{name}: {spec.num_edges} edges made in {seconds:.2f} s")
     common = {"part": "duplication", "graph": name, "system": "peergraph", "edges": spec.num_edges}
     session.recorder.note(**common, kind="made", seconds=seconds, peak_gib=peak and peak / 2**30)
     degrees = indptr.diff()
     for parts in _PARTS:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         result = count_duplication(indptr, indices, cut_chunks(degrees, [spec.num_nodes], parts))
         session.recorder.note(
             **common,
@@ -40,7 +40,7 @@ def measure_duplication(session: Session, name: str) -> None:
             parts=parts,
             alpha=result.alpha,
             published=DUPLICATION.get(base, {}).get(parts),
-            seconds=time.perf_counter() - begin,
+            seconds=time.perf_counter() - start,
         )
         session.note(f"{parts} parts: alpha {result.alpha:.3f}")
     counts = [b - a for a, b in (spec.node_range(rank, _RANKS) for rank in range(_RANKS))]

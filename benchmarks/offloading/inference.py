@@ -60,12 +60,12 @@ def infer(session: Session, data: Data, run: Run, epochs: int) -> None:
         for _ in range(_TIMES):
             for what, times in seconds.items():
                 session.barrier()
-                begin = time.perf_counter()
+                start = time.perf_counter()
                 with torch.no_grad():
                     out = accelerated(prepared.x, edge_index)
                     result = (out if what == "rows" else out.argmax(-1)).full_tensor()
                 synchronize(session.device)
-                times.append(time.perf_counter() - begin)
+                times.append(time.perf_counter() - start)
                 if what == "rows":
                     rows = result
         totals = {name: count - moved[name] for name, count in prepared.moved().items()}
@@ -116,10 +116,10 @@ def _infer_with_pyg(
     took = []
     for _ in range(2):
         synchronize(device)
-        begin = time.perf_counter()
+        start = time.perf_counter()
         rows = model.inference(loader, device=device)
         synchronize(device)
-        took.append(time.perf_counter() - begin)
+        took.append(time.perf_counter() - start)
     return rows, min(took)
 
 

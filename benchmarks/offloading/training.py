@@ -141,7 +141,7 @@ class Prepared:
         spec, widths = data.spec, run.of(data.spec)
         y, mask = data.labels()
         self.session = session
-        begin = time.perf_counter()
+        start = time.perf_counter()
         self.graph = FullGraph.build(
             session.group,
             spec.num_nodes,
@@ -160,16 +160,16 @@ class Prepared:
             row_bytes={"_N": 4 * widths[0] + 9},
         )
         synchronize(session.device)
-        self.build_s = time.perf_counter() - begin
+        self.build_s = time.perf_counter() - start
         """Seconds of the preparation, without rows of nodes."""
         if drops_edges:
             data.drop_edges()
         if run.streamed and self.graph.offloaded is not None:
             self.graph.offloaded.allocator.use["device"].budget = 0
-        begin = time.perf_counter()
+        start = time.perf_counter()
         self.x = data.features(self.graph, widths[0])
         synchronize(session.device)
-        self.rows_s = time.perf_counter() - begin
+        self.rows_s = time.perf_counter() - start
         """Seconds in which features are made and stored."""
         labels, self.trained = self.graph.node_rows(y), self.graph.node_rows(mask)
         self.labels = labels[self.trained]
@@ -194,15 +194,15 @@ class Prepared:
 
     def list_rows(self, edge_index: PartitionedEdgeIndex) -> float:
         """Returns the seconds in which it is found which rows travel when, in both directions."""
-        begin = time.perf_counter()
+        start = time.perf_counter()
         forward = edge_index.structure.chunked
         backward = forward.reversed()
         synchronize(self.session.device)
-        reversed_s = time.perf_counter() - begin
+        reversed_s = time.perf_counter() - start
         forward.transfers()
         backward.transfers()
         synchronize(self.session.device)
-        return time.perf_counter() - begin - reversed_s
+        return time.perf_counter() - start - reversed_s
 
     def epochs_of(self, model: torch.nn.Module, edge_index: PartitionedEdgeIndex) -> Epoch:
         """Returns a function that trains an epoch and returns the loss."""
@@ -298,10 +298,10 @@ def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> 
     lists_s = prepared.list_rows(edge_index) if run.switches else None
     epoch = prepared.epochs_of(peergraph_pyg.accelerate(model), edge_index)
     losses: list[Tensor] = []
-    begin = time.perf_counter()
+    start = time.perf_counter()
     losses.append(epoch())
     synchronize(session.device)
-    first_s = time.perf_counter() - begin
+    first_s = time.perf_counter() - start
     losses.append(epoch())  # the sum of the features is kept from now on
     moved = prepared.moved()
     prepared.reset_peaks()

@@ -50,9 +50,9 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         result["accuracy"] = _train_batches(model, steps, nodes, args.epochs or 3, result)
     model = MLP([width, args.hidden, args.hidden, classes], dropout=_DROPOUT, **_NORM).to(device)
     steps = _mlp_steps(args, data, device)
-    begin = perf_counter()
+    start = perf_counter()
     result["mlp_accuracy"] = _train_batches(model, steps, nodes, _MLP_EPOCHS, None)
-    _say(f"MLP, no graph: {perf_counter() - begin:.2f} s")
+    _say(f"MLP, no graph: {perf_counter() - start:.2f} s")
     peergraph_pyg.store_of(data).close()
     _say(f"\n{'accuracy':<16}{'validation':>12}{'test':>12}")
     for name, key in (("GraphSAGE", "accuracy"), ("MLP, no graph", "mlp_accuracy")):
@@ -69,12 +69,12 @@ def _share(args: argparse.Namespace, device: torch.device) -> tuple[Any, Result]
         graph = load_code_graph() if is_code else products_graph(args.scale)
         about = (graph.name, graph.num_classes)
         del graph.name, graph.num_classes
-    begin = perf_counter()
+    start = perf_counter()
     data = peergraph_pyg.share(graph, plan=args.plan, device=device)
     name, num_classes = group.broadcast(about)
     store = peergraph_pyg.store_of(data)
     _say(f"{name}: {store.num_nodes():,} nodes, {store.num_edges():,} edges, {num_classes} classes")
-    _say(f"shared with {dist.get_world_size()} ranks in {perf_counter() - begin:.1f} s")
+    _say(f"shared with {dist.get_world_size()} ranks in {perf_counter() - start:.1f} s")
     _say(f"\n{store.plan}\n")
     sizes = {"num_nodes": store.num_nodes(), "num_classes": num_classes}
     result = {"graph": name, **sizes, "plan": store.plan.to_dict(), "ranks": dist.get_world_size()}
@@ -102,13 +102,13 @@ def _train_full_graph(args: argparse.Namespace, data: Any, result: Result) -> No
     model = peergraph_pyg.accelerate(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     for epoch in range(args.epochs or 100):
-        begin = perf_counter()
+        start = perf_counter()
         optimizer.zero_grad()
         out = model(x, edge_index)
         loss = F.cross_entropy(out[whole.train_mask], whole.y[whole.train_mask])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        _end_epoch(result, epoch, loss.item(), perf_counter() - begin)
+        _end_epoch(result, epoch, loss.item(), perf_counter() - start)
     model.eval()
     with torch.no_grad():
         correct = model(x, edge_index).argmax(dim=-1) == whole.y
@@ -161,7 +161,7 @@ def _train_batches(
     optimizer = torch.optim.Adam(distributed.parameters(), lr=_LEARNING_RATE)
     part = _equal_share(nodes["train"])
     for epoch in range(epochs):
-        begin, losses = perf_counter(), []
+        start, losses = perf_counter(), []
         for logits, y in steps(distributed, part, True):
             loss = F.cross_entropy(logits, y)
             optimizer.zero_grad()
@@ -171,9 +171,9 @@ def _train_batches(
         mean = torch.stack(losses).mean() / dist.get_world_size()
         dist.all_reduce(mean)
         if result is not None:
-            _end_epoch(result, epoch, float(mean), perf_counter() - begin)
+            _end_epoch(result, epoch, float(mean), perf_counter() - start)
     model.eval()
-    begin, accuracy = perf_counter(), {}
+    start, accuracy = perf_counter(), {}
     for name in ("val", "test"):
         part = nodes[name][dist.get_rank() :: dist.get_world_size()]
         correct = torch.zeros((), dtype=torch.int64, device=device)
@@ -183,7 +183,7 @@ def _train_batches(
         dist.all_reduce(correct)
         accuracy[name] = int(correct) / len(nodes[name])
     if result is not None:
-        _say(f"validation and test: {perf_counter() - begin:.2f} s")
+        _say(f"validation and test: {perf_counter() - start:.2f} s")
     return accuracy
 
 

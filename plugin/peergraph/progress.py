@@ -56,10 +56,10 @@ def stage(
     if rank:
         yield lambda _: None
         return
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with progress_bar(what, total, progress if total else False, unit) as moved:
         yield moved
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - start
     if not total:
         _logger.info("%s: %.3f s", what, seconds)
     elif unit == "B":

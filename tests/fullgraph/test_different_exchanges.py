@@ -41,7 +41,7 @@ def _trains(what: str, where: str) -> tuple[str, str, float] | None:
     torch.manual_seed(0)
     convs = [peergraph_pyg.accelerate(SAGEConv(8, 8)), peergraph_pyg.accelerate(SAGEConv(8, 3))]
     others = dist.get_rank() == 1
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         for step in range(3):
             out = convs[1](convs[0](x, edges).relu(), edges)
@@ -58,7 +58,7 @@ def _trains(what: str, where: str) -> tuple[str, str, float] | None:
             if what != "skip backward" or not others or step != 1:
                 loss.backward()
     except PeerLostError as error:
-        return type(error).__name__, str(error), time.monotonic() - begin
+        return type(error).__name__, str(error), time.monotonic() - start
     raise AssertionError("nothing was raised")
 
 

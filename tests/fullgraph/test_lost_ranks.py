@@ -34,7 +34,7 @@ def lose(victim: int, mode: str, backward: bool) -> tuple[str, float]:
         return start(*args)  # type: ignore[arg-type]
 
     transport.start = start_and_die  # type: ignore[assignment, method-assign]
-    begin = time.monotonic()
+    start_time = time.monotonic()
     try:
         for _ in range(1000):
             in_backward = False
@@ -42,7 +42,7 @@ def lose(victim: int, mode: str, backward: bool) -> tuple[str, float]:
             in_backward = True
             loss.backward()
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start_time
     raise AssertionError("no rank was lost")
 
 

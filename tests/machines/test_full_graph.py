@@ -182,14 +182,14 @@ def _lose(victims: list[int]) -> tuple[str, float]:
     structure = graph.structures[EDGE]
     x = graph.node_rows(torch.randn(NODES, COLUMNS)).requires_grad_()
     weight = torch.ones(2, COLUMNS, requires_grad=True)
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         for step in range(100_000):
             if step == 3 and graph.group.rank in victims:
                 os.kill(os.getpid(), signal.SIGKILL)
             layers.sage(structure, x, weight).sum().backward()
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start
     raise AssertionError("no rank was lost")
 
 

@@ -34,18 +34,18 @@ def _lost(work: str, victims: list[int], device: str) -> tuple[str, float]:
             for victim in reversed(victims):
                 os.kill(pids[victim], signal.SIGKILL)
         time.sleep(LONG_S)
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
-        while time.monotonic() < begin + LONG_S:
+        while time.monotonic() < start + LONG_S:
             if work == "all_reduce":
                 dist.all_reduce(values)
                 values[0].item()
             time.sleep(0.01)
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start
     except RuntimeError:
         # Gloo saw the end of the process: the error that names it comes soon.
-        return _message_while_waiting(), time.monotonic() - begin
+        return _message_while_waiting(), time.monotonic() - start
     raise AssertionError("nothing was raised")
 
 
@@ -126,10 +126,10 @@ def test_a_machine_that_does_not_come_is_named() -> None:
 def _ends_early() -> float:
     """Machine 1 ends in peace; its silence is no loss."""
     group = Group.current(device="cpu", timeout=2)
-    begin = time.monotonic()
+    start = time.monotonic()
     if group.machines.index == 0:
         time.sleep(4.5)
-    return time.monotonic() - begin
+    return time.monotonic() - start
 
 
 def test_a_machine_that_ends_well_is_not_lost() -> None:

@@ -195,11 +195,11 @@ def _mismatches(device: str) -> None:
         store.group.timeout = 1.0
         loader = NeighborLoader(shared, [2], input_nodes=torch.arange(8), batch_size=2)
         if rank == 0:
-            begin = time.monotonic()
+            start = time.monotonic()
             match = r"rank 1 of machine 1 \(b\) did not come to round 0 of NeighborLoader .* 1 s"
             with pytest.raises(PeerLostError, match=match):
                 next(iter(loader))
-            assert time.monotonic() - begin < 30
+            assert time.monotonic() - start < 30
         dist.barrier()
 
 

@@ -206,10 +206,10 @@ def _dies_in_its_loop(graph: Any) -> None:
 def _lost_rank(device: str) -> None:
     """A rank dies in its loop; the others name a rank that is lost."""
     _, shared = split_graph(device)
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(PeerLostError, match="rank"):
         _dies_in_its_loop(shared)
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - start < 30
 
 
 def test_a_lost_rank() -> None:

@@ -87,9 +87,9 @@ def _collected(device: str, in_session: bool) -> None:
     else:
         dist.barrier()
         assert sum(1 for _ in batches) == 7
-    begin = time.monotonic()
+    start = time.monotonic()
     peergraph_pyg.store_of(shared).close()
-    assert time.monotonic() - begin < _TIMEOUT_S
+    assert time.monotonic() - start < _TIMEOUT_S
 
 
 @pytest.mark.parametrize("in_session", [True, False])

@@ -331,10 +331,10 @@ def _late() -> None:
     dist.barrier()
     group.timeout = 2
     if group.rank == 0:
-        begin = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(PeerLostError, match="rank 1 did not join within 2 s"):
             rounds.exchange([2])
-        assert time.monotonic() - begin < 20
+        assert time.monotonic() - start < 20
     dist.barrier()
 
 

@@ -56,7 +56,7 @@ def _train(victim: int, how: str, mode: str, in_backward: bool, ballast: int = 0
         if group.rank == victim and epoch == SPARE_EPOCHS:
             _end(how)
 
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         for epoch in range(100_000):
             out: Any = x
@@ -72,7 +72,7 @@ def _train(victim: int, how: str, mode: str, in_backward: bool, ballast: int = 0
             if epoch % 4 == 0:
                 loss.item()
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start
     raise AssertionError("no rank was lost")
 
 

@@ -27,10 +27,10 @@ def _store(group: Group) -> Store:
 def _saves_and_closes(folder: str) -> tuple[str, bool]:
     group = Group.current(timeout=LONG_S)
     store = _store(group)
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(PeerLostError) as caught:
         store.close() if group.rank == 1 else store.save(folder)
-    return str(caught.value), time.monotonic() - begin < LONG_S / 2
+    return str(caught.value), time.monotonic() - start < LONG_S / 2
 
 
 def test_saving_on_one_rank_and_closing_on_another(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def _ctrl_c_in_close() -> bool:
     group = Group.current(timeout=LONG_S, watch=False)
     pids = group.all_gather(os.getpid())
     store = _store(group)
-    begin = time.monotonic()
+    start = time.monotonic()
     if group.rank == 0:
         with pytest.raises(KeyboardInterrupt):
             store.close()
@@ -94,7 +94,7 @@ def _ctrl_c_in_close() -> bool:
         interrupt_when_it_waits(group, pids[0])
         with pytest.raises(PeerLostError, match=r"rank 0 broke off Store.close \(call 3\): Keyb"):
             store.close()
-    return time.monotonic() - begin < LONG_S / 2
+    return time.monotonic() - start < LONG_S / 2
 
 
 def test_ctrl_c_ends_close_at_once() -> None:

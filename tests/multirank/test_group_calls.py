@@ -218,7 +218,7 @@ def _interrupted() -> bool:
     """Rank 0 gets Ctrl-C while it waits for rank 1."""
     group = Group.current(timeout=LONG_S, watch=False)
     pids = group.all_gather(os.getpid())
-    begin = time.monotonic()
+    start = time.monotonic()
     if group.rank == 0:
         with pytest.raises(KeyboardInterrupt):
             group.barrier()
@@ -226,7 +226,7 @@ def _interrupted() -> bool:
         interrupt_when_it_waits(group, pids[0])
     with pytest.raises(PeerLostError, match=r"rank 0 broke off Group.barrier \(call 2\): Keyb"):
         _barriers(group)
-    return time.monotonic() - begin < LONG_S / 2
+    return time.monotonic() - start < LONG_S / 2
 
 
 def _barriers(group: Group) -> None:
@@ -289,10 +289,10 @@ def _leaves_a_child() -> str | None:
                 time.sleep(0.01)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(PeerLostError) as caught:
         group.barrier()
-    assert time.monotonic() - begin < LONG_S / 2
+    assert time.monotonic() - start < LONG_S / 2
     return str(caught.value)
 
 

@@ -144,8 +144,8 @@ def _lost_in(stage: str, victim: int, how: str, folder: str, ballast: int = 0) -
             _dies(how)
         signal.signal(signal.SIGALRM, lambda *_: _dies(how))
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-    begin = time.monotonic()
-    return _message_of(work), time.monotonic() - begin
+    start = time.monotonic()
+    return _message_of(work), time.monotonic() - start
 
 
 def _message_of(work: Callable[[], object]) -> str:
@@ -270,10 +270,10 @@ def _dies_while_joining(stage: str) -> str:
     if dist.get_rank() == 1:
         dies_in = {"before it connects": "connect", "before it says hello": "_send"}[stage]
         setattr(handshake.Handshake, dies_in, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    begin = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(PeerLostError) as caught:
         Group.current(timeout=LONG_S)
-    assert time.monotonic() - begin < LONG_S / 2
+    assert time.monotonic() - start < LONG_S / 2
     # Neither of the others ends before both have noticed.
     store = dist.distributed_c10d._get_default_store()
     store.set(f"has noticed/{dist.get_rank()}", "")

@@ -57,9 +57,9 @@ def test_threads_of_a_pool_end() -> None:
 
 
 def test_waits_end() -> None:
-    begin = time.monotonic()
+    start = time.monotonic()
     _interrupted(lambda: threading.Event().wait(0.2), 0.0)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - start < 10
 
 
 def test_code_that_stays_in_a_context_managers_entry() -> None:

@@ -92,11 +92,11 @@ def _die_while_saving(folder: str, victim: int, interrupt: bool) -> tuple[str, f
         return real(*arguments)
 
     shared_file.write_block = dying
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         store.save(folder)
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start
     except KeyboardInterrupt:
         raise SystemExit(3) from None
     raise AssertionError("no rank was lost")

@@ -261,11 +261,11 @@ def _die(device: str, victim: int, stage: str, interrupt: bool) -> tuple[str, fl
     source = GraphSource.homogeneous(
         501, EdgeSource(coo=random_coo(501, 501, 3000)), {"x": torch.randn(501, 20)}
     )
-    begin = time.monotonic()
+    start = time.monotonic()
     try:
         Store.build(source if group.rank == 0 else None, plan="sharded", group=group)
     except PeerLostError as error:
-        return str(error), time.monotonic() - begin
+        return str(error), time.monotonic() - start
     except KeyboardInterrupt:
         if group.rank != victim:
             raise AssertionError("the interrupt went to another rank") from None

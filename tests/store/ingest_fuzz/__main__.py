@@ -94,11 +94,11 @@ def _finding(case: Case) -> str | None:
 def fuzz(seed: int, tables: int, minutes: float | None, jobs: int, large: bool) -> Counter[str]:
     """Runs cases, and prints those with a finding; returns the kinds of findings."""
     workers = [Worker() for _ in range(jobs)]
-    begin, following, kinds, done = time.monotonic(), seed, Counter[str](), 0
+    start, following, kinds, done = time.monotonic(), seed, Counter[str](), 0
     idle = list(workers)
     busy: list[Worker] = []
     while busy or idle:
-        over = minutes is not None and time.monotonic() - begin > minutes * 60
+        over = minutes is not None and time.monotonic() - start > minutes * 60
         while idle and following < seed + tables and not over:
             worker = idle.pop()
             worker.start(following, large)
@@ -121,7 +121,7 @@ def fuzz(seed: int, tables: int, minutes: float | None, jobs: int, large: bool) 
             idle.append(worker)
     for worker in idle:
         worker.close()
-    print(f"{done} ingests, {sum(kinds.values())} findings, {time.monotonic() - begin:.0f} s")
+    print(f"{done} ingests, {sum(kinds.values())} findings, {time.monotonic() - start:.0f} s")
     return kinds
 
 

@@ -24,10 +24,10 @@ class Stopwatch:
     def running(self) -> Iterator[None]:
         """Returns a context. Adds the time of the work that the current stream gets in it."""
         if self._device.type == "cpu":
-            begin = time.perf_counter()
+            start = time.perf_counter()
             yield
             with self._lock:
-                self._seconds += time.perf_counter() - begin
+                self._seconds += time.perf_counter() - start
             return
         stream = torch.cuda.current_stream(self._device)
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
