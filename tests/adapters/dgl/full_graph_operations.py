@@ -298,6 +298,9 @@ def several_types(g: Any) -> dict[str, Any]:
             g.multi_update_all(functions, name)
             results[f"relations {name}"] = g.nodes["item"].data["h"]
         results["reduce"] = _reduced(g["buys"])
+        back = dgl.reverse(g["buys"])
+        back.update_all(fn.u_sub_v("x", "x", "m"), fn.max("m", "most"))
+        results["reversed"] = back.dstdata["most"]
     total = sum(weighted_sum(rows) for rows in results.values())
     total.backward()  # type: ignore[union-attr]
     results.update({f"gradient {ntype}": rows.grad for ntype, rows in x.items()})

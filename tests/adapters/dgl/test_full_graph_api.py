@@ -77,7 +77,11 @@ def _check_heterogeneous() -> None:
 
 def _check_several_types() -> None:
     expected = several_types(typed())
-    for name, rows in several_types(peergraph_dgl.full_graph(typed())).items():
+    resident, offloaded = (
+        several_types(peergraph_dgl.full_graph(typed(), **options))
+        for options in ({}, {"offload": True, "num_chunks": 3})
+    )
+    for name, rows in [*resident.items(), *offloaded.items()]:
         with named_case(name):
             torch.testing.assert_close(rows, expected[name])
 

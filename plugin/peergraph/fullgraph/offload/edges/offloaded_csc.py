@@ -63,9 +63,14 @@ class OffloadedCsc(PartitionedStructure):
         return self.chunked.resident
 
     def like(self, resident: PartitionedCsc) -> OffloadedCsc:
-        """Returns the structure of other edges in the same chunks. Collective."""
-        chunked = self.chunked.like(resident, self.chunked.chunks)
-        return OffloadedCsc(self.recorder.spaces, chunked)
+        """Returns the structure of other edges, also reversed ones, between the same nodes.
+
+        Their destinations are in the chunks that they have in the graph. Collective.
+        """
+        spaces = self.recorder.spaces
+        space = spaces.find(resident.destination_layout)
+        assert space is not None
+        return OffloadedCsc(spaces, self.chunked.like(resident, space.chunks))
 
     def move_edge_rows(
         self, e: PartitionedTensor, before: PartitionedStructure, route: Route
