@@ -274,7 +274,7 @@ class DistributedTransport(Transport):
         is_nan, sign = tensor.isnan(), 1.0 if op == "max" else -1.0
         values = torch.where(is_nan, -sign * torch.inf, tensor)
         values, marks = self._reduce(torch.stack([values, sign * is_nan.to(tensor.dtype)]), op)
-        return values.masked_fill(marks != 0, torch.nan)
+        return torch.where(marks != 0, torch.nan, values)
 
     def _reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
         tensor = tensor.contiguous()

@@ -287,7 +287,7 @@ def index_fill_(input: Any, dim: int, index: Tensor, value: Any) -> Tensor:
         if value.ndim:
             raise RuntimeError(f"index_fill_: value must have no dimensions, not {value.ndim}")
         if value.requires_grad:
-            index = index.unique()  # the gradient of the value counts a row once
+            index = torch.unique(index)  # the gradient of the value counts a row once
     return index_copy_(input, dim, index, value)
 
 

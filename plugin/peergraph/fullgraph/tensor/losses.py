@@ -117,7 +117,8 @@ def _register_class_loss(loss: Callable[..., Tensor]) -> None:
         if reduction == "sum":
             return sum_over_ranks(result, group)
         if labels.is_floating_point():
-            return sum_over_ranks(result, group) / (layout.size * math.prod(labels.shape[2:]))
+            places = layout.size * math.prod(labels.shape[2:])
+            return sum_over_ranks(result / places, group)
         counted = labels != arguments["ignore_index"]
         if weight is None:
             divisor = counted.sum().to(result.dtype)
