@@ -25,7 +25,7 @@ def resource_counts() -> dict[str, int]:
     }
 
 
-def check_no_more_held(
+def check_no_growth(
     before: dict[str, int], count: Callable[[], dict[str, int]] = resource_counts
 ) -> None:
     """Fails if a number of `count()` is above `before`, once what is about to end has ended.

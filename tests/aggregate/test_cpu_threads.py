@@ -44,7 +44,7 @@ def case() -> Case:
     return csc, torch.rand(NODES, WIDTH, generator=random)
 
 
-def reduced(case: Case) -> list[np.ndarray]:
+def sum_and_max(case: Case) -> list[np.ndarray]:
     csc, x = case
     return [g_spmm(csc, "copy_u", reduce, x).numpy() for reduce in ("sum", "max")]
 
@@ -69,12 +69,12 @@ def _reduce_in_child(queue: multiprocessing.Queue, case: Case, generations: int)
     if generations > 1:
         _fork(queue, case, generations - 1).join(60)
     else:
-        queue.put(reduced(case))
+        queue.put(sum_and_max(case))
 
 
 @pytest.mark.parametrize("generations", [1, 2])
 def test_forked_after_use(case: Case, generations: int) -> None:
-    expected = reduced(case)
+    expected = sum_and_max(case)
     queue = multiprocessing.get_context("fork").Queue()
     child = _fork(queue, case, generations)
     try:
@@ -86,9 +86,9 @@ def test_forked_after_use(case: Case, generations: int) -> None:
 
 
 def test_callers_at_once(case: Case) -> None:
-    expected = reduced(case)
+    expected = sum_and_max(case)
     with ThreadPoolExecutor(4) as pool:
-        for results in pool.map(lambda _: reduced(case), range(12)):
+        for results in pool.map(lambda _: sum_and_max(case), range(12)):
             for actual, one in zip(results, expected, strict=True):
                 np.testing.assert_array_equal(actual, one)
 

@@ -21,7 +21,7 @@ from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph, weighted_g
 COUNT, SOURCES, WIDTH, OUT = 30, 40, 36, 5
 
 
-def reduced(graph: Graph, reduce: str, x: Tensor) -> Tensor:
+def reference_spmm(graph: Graph, reduce: str, x: Tensor) -> Tensor:
     source, destination = graph.edge_index.long()
     index = destination.unsqueeze(1).expand(-1, x.shape[1])
     kinds = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
@@ -61,7 +61,7 @@ def check(
     inputs = operands(device, dtype, relations, 7 if self_rows == "rows" else WIDTH)
     x, weights = inputs["x"], inputs["weights"]
     expected = sum(
-        reduced(graph, reduce, x) @ weight.t()
+        reference_spmm(graph, reduce, x) @ weight.t()
         for graph, weight in zip(graphs, weights, strict=True)
     )
     assert isinstance(expected, Tensor)
@@ -121,7 +121,7 @@ def test_relations_reach_differently_far(device: torch.device) -> None:
     inputs = operands(device, torch.float64, 3, WIDTH)
     leaves = [inputs["x"], inputs["bias"], *inputs["weights"]]
     for x in (inputs["x"], inputs["x"].detach()):
-        sums = [reduced(graph, "sum", x) for graph in graphs]
+        sums = [reference_spmm(graph, "sum", x) for graph in graphs]
         expected = sum(a @ w.t() for a, w in zip(sums, inputs["weights"], strict=True))
         assert isinstance(expected, Tensor)
         expected = expected + inputs["bias"]

@@ -26,7 +26,8 @@ def test_other_settings_are_kept(environment: dict[str, str], expected: str | No
     assert settings_with_segments({**environment, "HOME": "/"}) == expected
 
 
-def reserved_after_growing(free: int) -> int:
+def reserved_mebibytes(free: int) -> int:
+    """The most that torch reserves for tensors of growing sizes, with `free` % of a GPU free."""
     from peergraph.memory.device import expandable_segments
 
     torch.cuda.init()
@@ -39,7 +40,7 @@ def reserved_after_growing(free: int) -> int:
 
 @pytest.mark.gpus(1)
 def test_freed_memory_is_used_for_larger_tensors_if_little_is_free() -> None:
-    [reserved] = run_ranks(reserved_after_growing, 1, 33, device="cuda")
+    [reserved] = run_ranks(reserved_mebibytes, 1, 33, device="cuda")
     assert reserved <= 2 * 128
-    [reserved] = run_ranks(reserved_after_growing, 1, 34, device="cuda")
+    [reserved] = run_ranks(reserved_mebibytes, 1, 34, device="cuda")
     assert reserved > 2 * 128

@@ -52,7 +52,7 @@ class _Entry:
         self.attachments = attachments
         """What a loader attached to all tensors that have edges; None if it did not."""
         self._shapes = [tensor.shape for tensor in tensors]
-        self._writes = _writes_of(tensors)
+        self._edge_index_versions = _edge_index_versions(tensors)
         is_attached = attachments is not None
         self._contents = None if is_attached else Contents(list(map(plain, tensors)))
         self.by_key: dict[Hashable, Csc] = {}
@@ -67,7 +67,7 @@ class _Entry:
         same = zip(self._references, tensors, strict=True)
         if not all(reference() is tensor for reference, tensor in same):
             return False
-        if self._writes != _writes_of(tensors):
+        if self._edge_index_versions != _edge_index_versions(tensors):
             return False
         if self._contents is not None:
             return self._contents.match(list(map(plain, tensors)))
@@ -360,8 +360,10 @@ def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
     return entry
 
 
-def _writes_of(tensors: tuple[Tensor, ...]) -> list[int]:
-    """Returns the writes to edge indices of PyG's type, which their plain tensors do not count."""
+def _edge_index_versions(tensors: tuple[Tensor, ...]) -> list[int]:
+    """Returns the version counters of EdgeIndex tensors: writes to them do not raise those of the
+    plain tensors inside.
+    """
     return [version_of(tensor) for tensor in tensors if isinstance(tensor, EdgeIndex)]
 
 

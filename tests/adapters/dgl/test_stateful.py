@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # First: it skips where there is no DGL.
+from tests.adapters.batch_tensors import have_equal_tensors
 from tests.adapters.dgl.graphs import random_graph
 
 # isort: split
@@ -15,14 +16,8 @@ from dgl.dataloading import DataLoader, NeighborSampler
 import peergraph_dgl
 
 
-def _of(batch: Any) -> list[torch.Tensor]:
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
     return [batch[0].cpu(), batch[1].cpu(), torch.stack(batch[2][0].edges()).cpu()]
-
-
-def _same(actual: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
-    return len(actual) == len(expected) and all(
-        all(map(torch.equal, a, b)) for a, b in zip(actual, expected, strict=True)
-    )
 
 
 def test_batches_follow_from_seed_epoch_and_number(device: torch.device) -> None:
@@ -35,17 +30,17 @@ def test_batches_follow_from_seed_epoch_and_number(device: torch.device) -> None
         return peergraph_dgl.stateful(loader, seed=5)
 
     first = make()
-    expected = [[_of(batch) for batch in first] for _ in range(3)]
-    assert not _same(expected[0], expected[1])
+    expected = [[_tensors_of(batch) for batch in first] for _ in range(3)]
+    assert not have_equal_tensors(expected[0], expected[1])
     torch.manual_seed(1)
     second = make()
     second.set_epoch(1)
     for number, batch in enumerate(second):
         torch.rand(3)
-        assert _same([_of(batch)], [expected[1][number]])
+        assert have_equal_tensors([_tensors_of(batch)], [expected[1][number]])
         if number == 1:
             break
     third = make()
     third.load_state_dict(second.state_dict())
-    assert _same([_of(batch) for batch in third], expected[1][2:])
-    assert _same([_of(batch) for batch in third], expected[2])
+    assert have_equal_tensors([_tensors_of(batch) for batch in third], expected[1][2:])
+    assert have_equal_tensors([_tensors_of(batch) for batch in third], expected[2])

@@ -11,7 +11,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import check_batch, random_data
-from tests.held_resources import check_no_more_held, resident_bytes, resource_counts
+from tests.held_resources import check_no_growth, resident_bytes, resource_counts
 
 
 def loaders(device: torch.device, count: int) -> tuple[Any, list[Any]]:
@@ -68,7 +68,7 @@ def test_loaders_left_halfway(device: torch.device) -> None:
     before = resource_counts()
     for _ in range(20):
         leave_all()
-    check_no_more_held(before)
+    check_no_growth(before)
     for batch in all_loaders[0]:
         check_batch(batch, data)
 
@@ -81,7 +81,7 @@ def test_workers_left_halfway() -> None:
         loader = NeighborLoader(shared, [3, 2], batch_size=7, num_workers=2)
         check_batch(next(iter(loader)), data)
         del loader
-    check_no_more_held(before)
+    check_no_growth(before)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -99,6 +99,6 @@ def test_thousands_of_batches_leak_nothing(device: torch.device, depth: int) -> 
     before, memory = resource_counts(), resident_bytes()
     allocated = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     run(1 + 1000 // len(loader))
-    check_no_more_held(before)
+    check_no_growth(before)
     assert resident_bytes() - memory < 8 << 20
     assert device.type == "cpu" or torch.cuda.memory_allocated(device) <= allocated + (1 << 20)

@@ -10,6 +10,7 @@ import torch
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
+from tests.adapters.batch_tensors import have_equal_tensors
 from tests.adapters.pyg.graphs import random_data
 
 
@@ -21,46 +22,40 @@ def _loaders(device: torch.device) -> Iterator[Any]:
         yield NeighborLoader(shared, [3], batch_size=20, shuffle=True, num_workers=2)
 
 
-def _of(batch: Any) -> list[torch.Tensor]:
+def _tensors_of(batch: Any) -> list[torch.Tensor]:
     seeds = batch.input_id if "edge_label_index" not in batch else batch.edge_label_index
     return [batch.n_id.cpu(), batch.edge_index.cpu(), seeds.cpu()]
-
-
-def _same(actual: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> bool:
-    return len(actual) == len(expected) and all(
-        all(map(torch.equal, a, b)) for a, b in zip(actual, expected, strict=True)
-    )
 
 
 def test_batches_follow_from_seed_epoch_and_number(device: torch.device) -> None:
     for loader in _loaders(device):
         torch.manual_seed(0)
         first = peergraph_pyg.stateful(loader, seed=5)
-        expected = [[_of(batch) for batch in first] for _ in range(3)]
-        assert not _same(expected[0], expected[1])
+        expected = [[_tensors_of(batch) for batch in first] for _ in range(3)]
+        assert not have_equal_tensors(expected[0], expected[1])
         assert len(first) == len(expected[0])
         # The training draws numbers of its own, and fails in the second epoch.
         torch.manual_seed(1)
         second = peergraph_pyg.stateful(loader, seed=5)
-        assert _same([_of(batch) for batch in second], expected[0])
+        assert have_equal_tensors([_tensors_of(batch) for batch in second], expected[0])
         for number, batch in enumerate(second):
             torch.rand(3)
-            assert _same([_of(batch)], [expected[1][number]])
+            assert have_equal_tensors([_tensors_of(batch)], [expected[1][number]])
             if number == 1:
                 state = second.state_dict()
                 break
         assert state == {"seed": 5, "epoch": 1, "batch": 2}
         third = peergraph_pyg.stateful(loader, seed=5)
         third.load_state_dict(state)
-        assert _same([_of(batch) for batch in third], expected[1][2:])
+        assert have_equal_tensors([_tensors_of(batch) for batch in third], expected[1][2:])
         assert third.state_dict() == {"seed": 5, "epoch": 2, "batch": 0}
-        assert _same([_of(batch) for batch in third], expected[2])
+        assert have_equal_tensors([_tensors_of(batch) for batch in third], expected[2])
         # The epoch that was left early is over for the loader that left it.
-        assert _same([_of(batch) for batch in second], expected[2])
+        assert have_equal_tensors([_tensors_of(batch) for batch in second], expected[2])
         third.set_epoch(0, start_batch=1000)
         assert list(third) == []
         other = peergraph_pyg.stateful(loader, seed=6)
-        assert not _same([_of(batch) for batch in other], expected[0])
+        assert not have_equal_tensors([_tensors_of(batch) for batch in other], expected[0])
 
 
 def test_wrong_states_are_named() -> None:

@@ -33,7 +33,7 @@ GRAPHS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def with_data_of(x: Tensor) -> Tensor:
+def plain_with_data(x: Tensor) -> Tensor:
     plain = torch.zeros(x.shape, dtype=x.dtype)
     plain.data = x
     return plain
@@ -47,40 +47,42 @@ def layer(x: Tensor) -> nn.Linear:
 
 
 USES: dict[str, Callable[[Any], object]] = {
-    "add": lambda g: with_data_of(g.x) + 1,
-    "ids": lambda g: with_data_of(g.edge_index) + 1,
-    "sum": lambda g: with_data_of(g.x).sum(),
-    "matmul": lambda g: torch.ones(2, len(g.x)) @ with_data_of(g.x),
-    "select": lambda g: with_data_of(g.x)[torch.tensor([1])],
-    "mask": lambda g: with_data_of(g.x)[with_data_of(g.x) > 0],
-    "write": lambda g: with_data_of(g.x).fill_(1),
-    "write a row": lambda g: with_data_of(g.x).__setitem__(0, 1),
-    "foreach": lambda g: torch._foreach_add_([with_data_of(g.x)], 1),
-    "copy from": lambda g: torch.zeros(g.x.shape).copy_(with_data_of(g.x)),
-    "copy to": lambda g: with_data_of(g.x).copy_(torch.ones(g.x.shape)),
-    "clone": lambda g: with_data_of(g.x).clone(),
-    "double": lambda g: with_data_of(g.x).double(),
-    "item": lambda g: with_data_of(g.x)[0, 0].item(),
-    "tolist": lambda g: with_data_of(g.x).tolist(),
-    "repr": lambda g: repr(with_data_of(g.x)),
-    "numpy": lambda g: with_data_of(g.x).numpy(),
-    "asarray": lambda g: np.asarray(with_data_of(g.x)),
-    "save": lambda g: torch.save(with_data_of(g.x), io.BytesIO()),
-    "taken again": lambda g: with_data_of(with_data_of(g.x)) + 1,
-    "gradient": lambda g: torch.autograd.grad((with_data_of(g.x) @ ONES).sum(), ONES),
+    "add": lambda g: plain_with_data(g.x) + 1,
+    "ids": lambda g: plain_with_data(g.edge_index) + 1,
+    "sum": lambda g: plain_with_data(g.x).sum(),
+    "matmul": lambda g: torch.ones(2, len(g.x)) @ plain_with_data(g.x),
+    "select": lambda g: plain_with_data(g.x)[torch.tensor([1])],
+    "mask": lambda g: plain_with_data(g.x)[plain_with_data(g.x) > 0],
+    "write": lambda g: plain_with_data(g.x).fill_(1),
+    "write a row": lambda g: plain_with_data(g.x).__setitem__(0, 1),
+    "foreach": lambda g: torch._foreach_add_([plain_with_data(g.x)], 1),
+    "copy from": lambda g: torch.zeros(g.x.shape).copy_(plain_with_data(g.x)),
+    "copy to": lambda g: plain_with_data(g.x).copy_(torch.ones(g.x.shape)),
+    "clone": lambda g: plain_with_data(g.x).clone(),
+    "double": lambda g: plain_with_data(g.x).double(),
+    "item": lambda g: plain_with_data(g.x)[0, 0].item(),
+    "tolist": lambda g: plain_with_data(g.x).tolist(),
+    "repr": lambda g: repr(plain_with_data(g.x)),
+    "numpy": lambda g: plain_with_data(g.x).numpy(),
+    "asarray": lambda g: np.asarray(plain_with_data(g.x)),
+    "save": lambda g: torch.save(plain_with_data(g.x), io.BytesIO()),
+    "taken again": lambda g: plain_with_data(plain_with_data(g.x)) + 1,
+    "gradient": lambda g: torch.autograd.grad((plain_with_data(g.x) @ ONES).sum(), ONES),
     "layer": lambda g: layer(g.x)(torch.ones(1, g.x.shape[1])),
     "SGD": lambda g: torch.optim.SGD(layer(g.x).parameters(), lr=1.0).step(),
     "fused Adam": lambda g: torch.optim.Adam(layer(g.x).parameters(), fused=True).step(),
-    "functional": lambda g: F.normalize(with_data_of(g.x)),
+    "functional": lambda g: F.normalize(plain_with_data(g.x)),
     "to_dlpack": lambda g: to_dlpack(g.x),
     "to_dlpack of ids": lambda g: to_dlpack(g.edge_index),
-    "to_dlpack of the data": lambda g: to_dlpack(with_data_of(g.x)),
-    "pickle": lambda g: ForkingPickler.dumps(with_data_of(g.x)),
-    "share_memory_": lambda g: with_data_of(g.x).share_memory_(),
+    "to_dlpack of the data": lambda g: to_dlpack(plain_with_data(g.x)),
+    "pickle": lambda g: ForkingPickler.dumps(plain_with_data(g.x)),
+    "share_memory_": lambda g: plain_with_data(g.x).share_memory_(),
     "share a module": lambda g: layer(g.x).share_memory(),
-    "storage of the data": lambda g: torch.zeros(3).set_(with_data_of(g.x).untyped_storage()) + 1,
-    "new of a storage": lambda g: torch.zeros(3).new(with_data_of(g.x).untyped_storage()) + 1,
-    "deepcopy": lambda g: copy.deepcopy(with_data_of(g.x)),
+    "storage of the data": lambda g: (
+        torch.zeros(3).set_(plain_with_data(g.x).untyped_storage()) + 1
+    ),
+    "new of a storage": lambda g: torch.zeros(3).new(plain_with_data(g.x).untyped_storage()) + 1,
+    "deepcopy": lambda g: copy.deepcopy(plain_with_data(g.x)),
     "storage": lambda g: torch.zeros(3).set_(g.x.untyped_storage()),
     "address": lambda g: g.x.data_ptr(),
 }

@@ -392,7 +392,7 @@ class Judge:
                                  for (values, dtype), cell, table in
                                  zip(tables, cells, spec.tables, strict=True)
                                  for q in range(p, p + step))}  # fmt: skip
-                if may or (skips and (must or not _is_good(cells, spec.tables, tables))):
+                if may or (skips and (must or not _has_all_values(cells, spec.tables, tables))):
                     after |= states
                 if not after:
                     at = min(states)
@@ -440,7 +440,7 @@ def _check_dtype(table: Table, dtype: torch.dtype) -> None:
         raise Finding(f"wrong dtype: {table.name!r} is {dtype}, not {table.dtype}")
 
 
-def _is_good(cells: list[list[Cell]], specs: list[Table], tables: list[Any]) -> bool:
+def _has_all_values(cells: list[list[Cell]], specs: list[Table], tables: list[Any]) -> bool:
     """Returns whether every cell has a value."""
     return all(
         cell and all(right_values(c, dtype, t.dtype is not None, t.nan) for c in cell)

@@ -84,7 +84,7 @@ def read_rows(spec: Rows, folder: Path, used: list[str]) -> RowSet:
         values = table(file)
         if spec.form == "pandas":
             values = pa.Table.from_pandas(frame(values), preserve_index=False)
-        return _of_tables([("", values)], used, row_set)
+        return _row_set_of_tables([("", values)], used, row_set)
     names = [file.name for file in spec.files]
     if spec.form != "paths":
         names = sorted(dict.fromkeys(names), key=lambda name: Path(name).parts)
@@ -129,10 +129,12 @@ def read_files(
                 _read_csv(path, folder, used, csv_format, row_set)
         except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
             row_set.must.append(f"{path} cannot be read: {error}")
-    return _of_tables(tables, used, row_set) if tables else row_set
+    return _row_set_of_tables(tables, used, row_set) if tables else row_set
 
 
-def _of_tables(tables: list[tuple[str, pa.Table]], used: list[str], row_set: RowSet) -> RowSet:
+def _row_set_of_tables(
+    tables: list[tuple[str, pa.Table]], used: list[str], row_set: RowSet
+) -> RowSet:
     row_set.names = list(tables[0][1].schema.names)
     used = used or row_set.names[:2]
     for name, values in tables:
@@ -182,7 +184,7 @@ def _read_array(file: str, values: np.ndarray[Any, Any], row_set: RowSet) -> Row
         return row_set
     row_set.names = [str(i) for i in range(len(columns))]
     arrow = [pa.chunked_array([pa.array(c.astype(c.dtype.newbyteorder("=")))]) for c in columns]
-    return _of_tables([(file, pa.Table.from_arrays(arrow, row_set.names))], [], row_set)
+    return _row_set_of_tables([(file, pa.Table.from_arrays(arrow, row_set.names))], [], row_set)
 
 
 def _read_csv(

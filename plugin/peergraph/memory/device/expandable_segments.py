@@ -29,10 +29,11 @@ def use_expandable_segments() -> None:
 
 
 def expand_segments_in_little_memory(device: torch.device) -> None:
-    """Calls :func:`use_expandable_segments` if less than a third of a GPU's memory is free.
+    """Lets torch's allocator grow its segments if less than a third of a GPU's memory is free.
 
-    Batches have many sizes. In what a large store leaves, blocks for each size would end in waits
-    for the driver, and out of memory, while half of what torch reserves is unused.
+    Beside a large store there is no room for a block for each size of a batch: torch would wait for
+    the driver to free blocks, and run out of memory with half of what it reserves unused. See
+    :func:`use_expandable_segments`.
 
     Args:
         device: of the rank whose store has been built; any, of which only GPUs count.

@@ -21,7 +21,7 @@ from peergraph_pyg.prefetching.native_iterator import NativeIterator
 from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
 from tests.adapters.pyg.prefetching.loops import assert_equal, epochs, node_loader
-from tests.held_resources import check_no_more_held, resident_bytes, resource_counts
+from tests.held_resources import check_no_growth, resident_bytes, resource_counts
 from tests.memory.no_memory import functions_without_memory
 
 
@@ -354,7 +354,7 @@ def test_many_batches_hold_no_more(device: torch.device) -> None:
     run(5)
     before, memory = resource_counts(), resident_bytes()
     run(60)
-    check_no_more_held(before)
+    check_no_growth(before)
     assert resident_bytes() - memory < 16 << 20
 
 
