@@ -16,6 +16,7 @@ from torch_geometric.nn import GAT, GIN, GraphSAGE, HeteroConv, SAGEConv, to_het
 import peergraph
 import peergraph_pyg
 from peergraph.aggregate import RelationBlocks
+from peergraph.aggregate.sparse import relation_blocks
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data import batch_structures, csc_cache
 from peergraph_pyg.loader.batch_csc import BatchCsc
@@ -350,7 +351,7 @@ def test_structures_of_slices_are_made_once(
 
 def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers choose by them how sums lie in memory, which they count where they are not known."""
-    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
+    monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
     shared = shared_graph(device, None)
     seeds = ("paper", torch.arange(40))
     loader = NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=40)

@@ -16,6 +16,7 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
 import peergraph_pyg
+from peergraph.aggregate.sparse import relation_blocks
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data import tailed_rows
 from tests.named_case import named_cases
@@ -63,8 +64,8 @@ def test_features(
 ) -> None:
     """Sums of all pairs of a destination and a relation, or of those that have edges."""
     if only_pairs:
-        monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
-        monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._MOST_ROWS", 0)
+        monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
+        monkeypatch.setattr(relation_blocks, "_MOST_ROWS", 0)
     layer = kind(WIDTH, 7, RELATIONS, **OPTIONS[options]).to(device, torch.float64)
     edge_index, edge_type = typed_edges(device)
     x = features(device)
@@ -220,6 +221,7 @@ def test_most_nodes_have_no_edges(
 ) -> None:
     """Their rows are computed where they are read; first and second derivatives."""
     monkeypatch.setattr(tailed_rows, "_FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cuda", 0)
     layer = kind(WIDTH, 7, RELATIONS).to(device, torch.float64)
     edge_index, edge_type = typed_edges(device)
     edge_index[1] %= 11

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.nn import GATConv, GraphConv, HeteroConv, HGTConv, SAGEConv, to_hetero
 
 from peergraph.aggregate.layers import RelationSize, relations_multiply_first
+from peergraph.aggregate.sparse import relation_blocks
 from peergraph.memory.device.default_machine import WORK
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.data.tailed_rows import TailedRows
@@ -113,8 +114,8 @@ def test_pairs_that_have_edges(
     relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where few pairs of a destination and a relation have edges, only these have sums."""
-    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
-    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._MOST_ROWS", 0)
+    monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
+    monkeypatch.setattr(relation_blocks, "_MOST_ROWS", 0)
     x, edges = graph(device)
     compare(layer(SAGEConv, relations).to(device, torch.float64), x, edges)
     compare(layer(GraphConv, relations).to(device, torch.float64), x, edges)
@@ -232,6 +233,7 @@ def test_types_without_nodes(device: torch.device) -> None:
 def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are computed where something reads them, with the parameters that the layer had."""
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cuda", 0)
     x, edges = graph(device)
     x["paper"] = x["paper"].repeat(4, 1)
     model = layer().to(device, torch.float64)
@@ -250,6 +252,21 @@ def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.M
             unread.sum()
 
 
+@pytest.mark.parametrize("relations", ["sum", "mean", "cat"])
+def test_short_tails(relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few nodes without edges have rows of sums, which a GPU multiplies with the others."""
+    monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cpu", 1 << 15)
+    x, edges = graph(device)
+    x["paper"] = x["paper"].repeat(4, 1)
+    model = layer(SAGEConv, relations).to(device, torch.float64)
+    assert type(accelerate(copy.deepcopy(model))(x, edges)["paper"]) is Tensor
+    compare(model, x, edges)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, device.type, 100)
+    rows = accelerate(copy.deepcopy(model))(x, {t: e[:] for t, e in edges.items()})
+    assert relations == "cat" or type(rows["paper"]) is TailedRows
+
+
 @pytest.mark.parametrize("kind", ["sums", "HGT"])
 @pytest.mark.parametrize("fused", [False, True])
 def test_rows_that_are_read_after_a_step_of_the_optimizer(
@@ -257,6 +274,7 @@ def test_rows_that_are_read_after_a_step_of_the_optimizer(
 ) -> None:
     """They are those of the parameters that the layer had."""
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cuda", 0)
     x, edges = graph(device)
     x["paper"] = x["paper"].repeat(4, 1)
     widths = {node_type: rows.shape[1] for node_type, rows in x.items()}
@@ -274,6 +292,7 @@ def test_rows_that_are_read_after_a_step_of_the_optimizer(
 
 def test_features_that_are_written_to_without_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cuda", 0)
     x, edges = graph(torch.device("cpu"))
     x["paper"] = x["paper"].repeat(4, 1)
     fast = accelerate(layer().double())
@@ -391,6 +410,7 @@ def test_batches(
     work = replace(WORK, product_margin=margin or 1e-9)
     monkeypatch.setattr("peergraph.aggregate.ops.product_order.WORK", work)
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
+    monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cuda", 0)
     if storage == "lazy int8 apart":  # Rows are gathered as they are stored.
         monkeypatch.setattr("peergraph.memory.TableRows.pays_to_read", lambda *_: False)
 

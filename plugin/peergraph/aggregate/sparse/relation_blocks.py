@@ -34,9 +34,13 @@ from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
 # have edges; the others are zeros. Beyond, only pairs that have edges have rows.
 _MOST_ROWS = 2
-_FEW_ROWS = 1 << 10
-# Destinations at the end that have no edges are left out if they are more than one in this many.
+# Up to so many rows of sums are written in any case: a GPU takes less time to write and multiply
+# zeros than its host takes to find the pairs that have edges.
+_FEW_ROWS = {"cpu": 1 << 10, "cuda": 1 << 16}
+# Destinations at the end that have no edges are left out if they are more than one in this many,
+# and if they would take more rows of sums than these: launches for them take more time of the host.
 _LONG_TAIL = 8
+_SHORT_TAIL = {"cpu": 0, "cuda": 1 << 15}
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,13 @@ class RelationBlocks:
             self.rows = destinations_with_edges(relations, sizes)
         else:
             self.rows = _without_long_tails(bounds, sizes)
+        num_blocks = [int(each is not None) for each in own]
+        for relation in relations:
+            num_blocks[relation.destinations] += 1
+        self.rows = [
+            size if (size - count) * blocks_of <= _SHORT_TAIL[device.type] else count
+            for count, size, blocks_of in zip(self.rows, sizes, num_blocks, strict=True)
+        ]
         """For each result, the destinations that it has: at least up to the last one with edges."""
         of_features = [0] * len(num_rows) if groups is None else groups
         by_group: list[list[_Block]] = [[] for _ in range(max(of_features) + 1)]
@@ -343,7 +354,7 @@ def _group(
     ]
     # A row for each destination and block, if that does not take too many.
     num_rows_of_all, num_edges = first_row[-1], sum(counts)
-    may_fit = fits = num_rows_of_all <= _FEW_ROWS
+    may_fit = fits = num_rows_of_all <= _FEW_ROWS[device.type]
     if not (fixed or fits) and num_rows_of_all <= _MOST_ROWS * num_edges:
         with_edges = _count_rows(blocks, rows, count_rows)
         fits = with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges

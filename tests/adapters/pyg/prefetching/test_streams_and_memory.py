@@ -17,6 +17,7 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 
 import peergraph_pyg
+from peergraph.aggregate.sparse import relation_blocks
 from peergraph_pyg.prefetching.thread_state import _idle_streams, record_stream
 from tests.adapters.pyg.graphs import check_batch, random_data
 from tests.adapters.pyg.prefetching.loops import node_loader
@@ -165,7 +166,7 @@ def test_structures_of_batches_do_not_wait_for_the_loop(
     conv: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who reads the sizes of a batch's structures waits for the batch, not for an earlier step."""
-    monkeypatch.setattr("peergraph.aggregate.sparse.relation_blocks._FEW_ROWS", 0)
+    monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
     options = {"add_self_loops": False} if conv is GATConv else {}
 
     def layer(width: int) -> HeteroConv:
