@@ -35,6 +35,10 @@ class BatchStructure(Protocol):
         """
         ...
 
+    def fewest_rows_with_edges(self, num_edges: int) -> int:
+        """Returns a lower bound of the rows at which any of the first edges end; does not wait."""
+        ...
+
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
         ...
@@ -226,6 +230,23 @@ def row_counter(
         return attachment.structure.num_rows_with_edges(num_edges) if attachment else 0
 
     return count
+
+
+def fewest_rows(
+    attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
+) -> list[int] | None:
+    """Returns a lower bound of the rows at which the edges of each edge index end, without waiting;
+    None without any attachments.
+
+    Args:
+        attachments: see :func:`row_counter`.
+    """
+    if attachments is None:
+        return None
+    return [
+        each.structure.fewest_rows_with_edges(edges.shape[1]) if each else 0
+        for each, edges in zip(attachments, edge_indices, strict=True)
+    ]
 
 
 def _whole(attachment: Attachment, edge_index: Tensor) -> Tensor | None:

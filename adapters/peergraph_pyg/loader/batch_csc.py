@@ -23,15 +23,19 @@ class _Hops:
 
     Args:
         sample: a sample of ``peergraph.sampling``.
+        fanouts: of each hop, with which it was drawn; None: not known.
     """
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(
+        self, sample: Sample, fanouts: Mapping[EdgeType, Sequence[int]] | None = None
+    ) -> None:
         arrays = sample.arrays
         self.offsets = None if arrays is None else arrays.offsets
         """All offsets in one tensor, where it is there."""
         self.indptr = sample.indptr
         self.device = next(iter(sample.nodes.values())).device
         self.first_target = sample.first_target
+        self.fanouts = fanouts
         # Copies: the lists are the user's, too.
         self.num_edges = {t: tuple(counts) for t, counts in sample.num_sampled_edges.items()}
         self.num_nodes = {t: tuple(counts) for t, counts in sample.num_sampled_nodes.items()}
@@ -165,6 +169,17 @@ class BatchCsc:
             return None
         return sum(by_type[self._edge_type][: hops.ends.index(num_edges)])
 
+    def fewest_rows_with_edges(self, num_edges: int) -> int:
+        """Returns at how many rows at least any of the first edges end: a row has at most as many
+        edges of a hop as the hop's fanout. Does not synchronise.
+        """
+        hops, fanouts = self._relation, self._hops.fanouts
+        if fanouts is None or not hops.in_order:
+            return 0
+        of_hop = zip(self._hops.num_edges[self._edge_type], hops.ends[1:], fanouts[self._edge_type],
+                     strict=False)  # fmt: skip
+        return sum(-(-edges // k) for edges, end, k in of_hop if k > 0 and end <= num_edges)
+
     @property
     def device(self) -> torch.device:
         """The device of the tensors."""
@@ -230,17 +245,22 @@ class SampledEdges:
         sample: with ``arrays``.
         edge_types: some of its relations.
         has_structures: whether the edges bring their CSCs.
+        fanouts: of each hop, with which the sample was drawn.
     """
 
     def __init__(
-        self, sample: Sample, edge_types: Sequence[EdgeType], has_structures: bool
+        self,
+        sample: Sample,
+        edge_types: Sequence[EdgeType],
+        has_structures: bool,
+        fanouts: Mapping[EdgeType, Sequence[int]],
     ) -> None:
         assert sample.arrays is not None
         self._all, self._ready = sample.arrays.edge_index, sample.arrays.ready
         self._all_types = list(sample.num_sampled_edges)
         self._sizes = [2 * size for size in map(sum, sample.num_sampled_edges.values())]
         self._row, self._col, self._edge_types = sample.row, sample.col, edge_types
-        self._hops = _Hops(sample) if has_structures else None
+        self._hops = _Hops(sample, fanouts) if has_structures else None
 
     def row_and_col(self) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
         """Returns dicts of the tensors, which are made when either is used."""

@@ -275,7 +275,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         has_structures = not induced and not self._backward
         edges = None
         if not self._homogeneous and sample.arrays is not None:
-            edges = batch_csc.SampledEdges(sample, self.edge_types, has_structures)
+            edges = batch_csc.SampledEdges(sample, self.edge_types, has_structures, core.fanouts)
         elif has_structures:
             batch_csc.cache_csc(sample)
         out = self.output_of(sample, edges)

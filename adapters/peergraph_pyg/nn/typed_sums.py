@@ -14,7 +14,7 @@ from peergraph.aggregate.layers import SumRelation, TypedResult, without_autocas
 from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
 
 from .. import compat
-from ..data.batch_structures import row_counter
+from ..data.batch_structures import fewest_rows, row_counter
 from ..data.csc_cache import Attachments, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
@@ -321,6 +321,7 @@ class _Inputs:
         features = [rows_in_place(x, reads, kind.dtype) for x, reads in pairs]
         groups, num_rows = groups_of(features), [x.shape[0] for x in self.x]
         weighted = any(each is not None for each in self.weights)
+        edge_indices = [each.edge_index for each in self.relations]
         edges = self._structure(
             ("blocks", *self.own, -1, *groups, weighted),
             lambda attachments, gradients: RelationBlocks(
@@ -336,7 +337,8 @@ class _Inputs:
                 bounds=None
                 if attachments is None
                 else sizes_with_edges(self.relations, self.sizes, attachments),
-                count_rows=row_counter(attachments, [each.edge_index for each in self.relations]),
+                count_rows=row_counter(attachments, edge_indices),
+                fewest_rows=fewest_rows(attachments, edge_indices),
                 fixed=has_static_shapes(),
             ),
         )

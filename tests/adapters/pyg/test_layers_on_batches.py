@@ -367,6 +367,9 @@ def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.Mon
             if structure is not None:
                 count = structure.num_rows_with_edges(first.shape[1])
                 assert count == first[1].unique().numel()
+                fewest = structure.fewest_rows_with_edges(first.shape[1])
+                assert fewest <= count
+                assert (fewest > 0) == (count > 0)
                 assert structure.num_rows_with_edges(first.shape[1] + 1) is None
 
     def layer(width: int) -> HeteroConv:
@@ -376,6 +379,33 @@ def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.Mon
     expected = model(batch)
     monkeypatch.setattr(BatchCsc, "num_rows_with_edges", lambda *_: None)
     assert torch.equal(model(same), expected)
+
+
+def test_rows_are_not_counted_where_fanouts_bound_them(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU would wait for the count."""
+    monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
+    shared = shared_graph(device, None)
+    loader = NeighborLoader(shared, [2, 1], input_nodes=("paper", torch.arange(40)), batch_size=40)
+    batches = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        batches.append(next(iter(loader)))
+    batch, same = batches
+
+    def layer(width: int) -> HeteroConv:
+        return HeteroConv({t: SAGEConv((width, width), 32) for t in EDGE_TYPES})
+
+    model = accelerate(TrimmedModel(layer).to(device))
+    expected = model(batch)
+
+    def count(*_: Any) -> int:
+        raise AssertionError("rows were counted")
+
+    monkeypatch.setattr(relation_blocks, "_MOST_ROWS", 4)
+    monkeypatch.setattr(BatchCsc, "num_rows_with_edges", count)
+    torch.testing.assert_close(model(same), expected)
 
 
 def test_blocks_of_stores(device: torch.device) -> None:

@@ -157,6 +157,8 @@ class RelationBlocks:
             then; None: it is looked up.
         count_rows: returns for the position of a relation the number of destinations that have
             edges, or None; None: they are counted, for which the host waits.
+        fewest_rows: for each relation a number of destinations that have edges at least: where
+            these are most rows already, nothing is counted.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
             needs: all destinations have rows, for each block.
 
@@ -181,6 +183,7 @@ class RelationBlocks:
         gradients: bool = False,
         bounds: Sequence[int] | None = None,
         count_rows: Callable[[int], int | None] | None = None,
+        fewest_rows: Sequence[int] | None = None,
         fixed: bool = False,
     ) -> None:
         if not relations:
@@ -220,7 +223,7 @@ class RelationBlocks:
             if blocks:
                 features = [i for i, each in enumerate(of_features) if each == group]
                 of_group = features, blocks, num_rows, self.rows, weighted, gradients
-                self.groups.append(_group(*of_group, count_rows, fixed))
+                self.groups.append(_group(*of_group, fewest_rows, count_rows, fixed))
         if gradients:
             for each in self.groups:
                 each.matrix.transpose()
@@ -321,6 +324,7 @@ def _group(
     rows: list[int],
     weighted: bool,
     gradients: bool,
+    fewest_rows: Sequence[int] | None,
     count_rows: Callable[[int], int | None] | None,
     fixed: bool,
 ) -> BlockGroup:
@@ -356,8 +360,13 @@ def _group(
     num_rows_of_all, num_edges = first_row[-1], sum(counts)
     may_fit = fits = num_rows_of_all <= _FEW_ROWS[device.type]
     if not (fixed or fits) and num_rows_of_all <= _MOST_ROWS * num_edges:
-        with_edges = _count_rows(blocks, rows, count_rows)
-        fits = with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges
+        fewest = None if fewest_rows is None else fewest_rows.__getitem__
+        with_edges = None
+        for count in (fewest, count_rows):  # the first of them does not wait
+            with_edges = None if count is None else _count_rows(blocks, rows, count)
+            if with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges:
+                fits = True
+                break
         may_fit = fits or with_edges is None
     if fixed or (may_fit and max(num_rows_of_all, num_edges, num_columns) <= MAX_EDGES):
         keyed = [
@@ -408,11 +417,9 @@ def _group(
 
 
 def _count_rows(
-    blocks: list[_Block], rows: list[int], count_rows: Callable[[int], int | None] | None
+    blocks: list[_Block], rows: list[int], count_rows: Callable[[int], int | None]
 ) -> int | None:
     """Returns the number of rows that have edges; None if it is not known."""
-    if count_rows is None:
-        return None
     total = 0
     for each in blocks:
         count = rows[each.output] if each.relation is None else count_rows(each.relation)
