@@ -82,6 +82,12 @@ storage_values: Callable[[Any], dict[str, Any]] = attrgetter("_mapping")
 """Returns the attributes of a storage by name, without those that PyG infers."""
 
 
+def node_storages(data: HeteroData) -> dict[Any, Any]:
+    """The storages of a ``HeteroData``'s nodes by their type."""
+    storages: dict[Any, Any] = data._node_store_dict
+    return storages
+
+
 def edge_storages(data: HeteroData) -> dict[Any, Any]:
     """The storages of a ``HeteroData``'s edges by their type."""
     storages: dict[Any, Any] = data._edge_store_dict

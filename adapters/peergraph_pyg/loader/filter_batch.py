@@ -23,7 +23,14 @@ from torch_geometric.sampler import HeteroSamplerOutput
 from peergraph.memory import DistributedTable, ListRows, ListTable, Table, gather_tables
 from peergraph.store import EdgeType, NodeType, StoreTensor, TableTensor
 
-from ..compat import copy_data, data_storage, edge_storages, storage_data, storage_values
+from ..compat import (
+    copy_data,
+    data_storage,
+    edge_storages,
+    node_storages,
+    storage_data,
+    storage_values,
+)
 from ..data.frames import FrameReads, StoredFrame
 from ..data.lazy_features import LazyTable, StoredTable
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
@@ -61,20 +68,20 @@ _of_output: ContextVar[Any] = ContextVar("peergraph_pyg_output", default=None)
 def filter_output(original: Function, loader: Any, out: Any) -> Any:
     """Returns the batch of a sample, as the loader's ``filter_fn``.
 
-    PyG looks each relation up twice more for what belongs to its edges: of hundreds that takes
-    longer than to sample. :func:`filter_hetero_data` sets it.
+    PyG looks each type up several times more for what belongs to its nodes and edges: of hundreds
+    of relations that takes longer than to sample. :func:`filter_hetero_data` sets it.
     """
     data = loader.data
     is_own = isinstance(out, HeteroSamplerOutput) and isinstance(data, HeteroData)
     if not is_own or batch_csc.unused_edges(out.row, out.col) is None:
         return original(loader, out)
-    by_type = [out.edge, out.num_sampled_edges]
-    has_all = all(
-        each is not None and each.keys() <= edge_storages(data).keys() for each in by_type
-    )
+    by_type = [(each, edge_storages(data)) for each in (out.edge, out.num_sampled_edges)]
+    by_type += [(each, node_storages(data)) for each in (out.node, out.num_sampled_nodes)]
+    has_all = all(each is not None and each.keys() <= of.keys() for each, of in by_type)
     if not has_all or loader.transform_sampler_output is not None:
         return original(loader, out)
     rest = copy.copy(out)
+    rest.node, rest.batch, rest.num_sampled_nodes = {}, None, None
     rest.edge = rest.num_sampled_edges = None
     token = _of_output.set(out)
     try:
@@ -98,7 +105,9 @@ def filter_hetero_data(
     :func:`filter_output`, adds what the loader does.
     """
     output: Any = _of_output.get() if edge_dict is None else None
-    ids_of = output.edge if edge_dict is None else edge_dict
+    ids_of = edge_dict
+    if output is not None:
+        node_dict, ids_of = output.node, output.edge
     perms = perm_dict or {}
     kinds = _kinds_of([*data.node_stores, *data.edge_stores])
     if kinds.shared or find_store(data) is not None:
@@ -106,7 +115,7 @@ def filter_hetero_data(
     else:
         out = original(data, node_dict, row_dict, col_dict, ids_of, perm_dict)
     if output is not None:
-        _add_of_edges(out, output, perms)
+        _add_sampled(out, output, perms)
     return out
 
 
@@ -159,8 +168,15 @@ def _filter_typed(
     return out
 
 
-def _add_of_edges(batch: HeteroData, output: Any, perms: dict[Any, Any]) -> None:
-    """Adds what PyG's loaders do to the edges of a batch: their ids and numbers."""
+def _add_sampled(batch: HeteroData, output: Any, perms: dict[Any, Any]) -> None:
+    """Adds what PyG's loaders do to the nodes and edges of a batch: their ids and numbers."""
+    values_of = {t: storage_values(storage) for t, storage in node_storages(batch).items()}
+    for node_type, ids in output.node.items():
+        values_of[node_type].setdefault("n_id", ids)
+    of_nodes = {"batch": output.batch, "num_sampled_nodes": output.num_sampled_nodes}
+    for key, by_type in of_nodes.items():
+        for node_type, value in (by_type or {}).items():
+            values_of[node_type][key] = value
     storages = edge_storages(batch)
     values_of = dict(zip(storages, map(storage_values, storages.values()), strict=True))
     for edge_type, ids in output.edge.items():
@@ -220,7 +236,7 @@ class _SharedRows:
             (table, ids) for _, _, value, ids in self._targets for table in _tables_of_value(value)
         ]
         reads += of_frames.reads
-        ahead = [None if ready is None else ready.take(*read) for read in reads]
+        ahead = [None] * len(reads) if ready is None else ready.take(reads)
         others = [read for read, of_read in zip(reads, ahead, strict=True) if of_read is None]
         are_lazy = any(isinstance(value, StoredTable) for _, _, value, _ in self._targets)
         # Lazy rows may be decoded in another mode than that of the loader.
@@ -230,12 +246,11 @@ class _SharedRows:
         for batch, key, value, ids in self._targets:
             of_value: list[Any] = [next(rows) for _ in _tables_of_value(value)]
             if isinstance(value, StoredTable):
-                batch[key] = value.selected(ids, of_value)
-            else:
-                [batch[key]] = of_value
+                of_value = [value.selected(ids, of_value)]
+            [storage_values(batch)[key]] = of_value
         frames = of_frames.frames(rows)
         for (batch, key, _, _), frame in zip(self._frames, frames, strict=True):
-            batch[key] = frame
+            storage_values(batch)[key] = frame
 
     def keys(self, batch: Any) -> Collection[str]:
         """Returns the attributes that were set in the storage of a batch."""
@@ -258,15 +273,18 @@ class ReadyRows:
     def __init__(
         self, reads: Iterable[tuple[Table | ListTable, Tensor]], rows: Iterable[Tensor | ListRows]
     ) -> None:
-        self._rows = [(*read, of_read) for read, of_read in zip(reads, rows, strict=True)]
+        # The objects are kept with the rows: their addresses stay theirs.
+        self._rows = {
+            (id(read[0]), id(read[1])): (read, of_read)
+            for read, of_read in zip(reads, rows, strict=True)
+        }
 
-    def take(self, table: Table | ListTable, ids: Tensor) -> Tensor | ListRows | None:
-        """Returns the rows of these ids, once; None if they are not there."""
-        for i, (own, own_ids, rows) in enumerate(self._rows):
-            if own is table and own_ids is ids:
-                del self._rows[i]
-                return rows
-        return None
+    def take(
+        self, reads: Iterable[tuple[Table | ListTable, Tensor]]
+    ) -> list[Tensor | ListRows | None]:
+        """Returns the rows of these ids of each table, once; None where they are not there."""
+        nothing = None, None
+        return [self._rows.pop((id(table), id(ids)), nothing)[1] for table, ids in reads]
 
 
 _ready_rows: ContextVar[ReadyRows | None] = ContextVar("peergraph_pyg_ready_rows", default=None)
