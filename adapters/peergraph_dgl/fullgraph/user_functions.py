@@ -149,8 +149,7 @@ def _invoke_reduce_function(
     parts: dict[str, dict[str, Tensor]] = {}
     for bucket in buckets:
         mailbox = {name: bucket.mail(structure, rows) for name, rows in messages.items()}
-        ids = bucket.row_layout.positions.to(graph.idtype, copy=True)
-        nodes = from_local(ids, bucket.row_layout)
+        nodes = from_local(bucket.ids.to(graph.idtype, copy=True), bucket.row_layout)
         data = _SelectedRows(frame, structure, bucket)
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
         for name, rows in _with_layout(func(batch), bucket.row_layout, func).items():
@@ -164,12 +163,16 @@ class _Bucket:
     Args:
         degree: their in-degree.
         layout: of these destinations, over all ranks.
+        ids: of this rank's ones, among all destinations.
         steps: [nodes, degree] int64: the edges of each by edge id, as numbers within its edges.
     """
 
-    def __init__(self, degree: int, layout: RowLayout, steps: PartitionedTensor) -> None:
+    def __init__(
+        self, degree: int, layout: RowLayout, ids: Tensor, steps: PartitionedTensor
+    ) -> None:
         self.degree = degree
         self.row_layout = layout
+        self.ids = ids
         self.steps = steps
 
     def mail(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
@@ -247,7 +250,8 @@ def _make_buckets(structure: PartitionedStructure) -> list[_Bucket]:
         mask = degrees == degree
         rows = first[mask].unsqueeze(1) + torch.arange(degree, device=first.device)
         selected = layout.select_mask(mask)
-        buckets.append(_Bucket(degree, selected, from_local(steps[rows], selected)))
+        ids_of_degree = layout.positions[mask]
+        buckets.append(_Bucket(degree, selected, ids_of_degree, from_local(steps[rows], selected)))
     return buckets
 
 

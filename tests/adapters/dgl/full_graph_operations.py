@@ -173,7 +173,8 @@ _REDUCES = {
 
 def _by_degree(nodes: Any) -> dict[str, Tensor]:
     mail = nodes.mailbox["m"]
-    return {"out": mail.softmax(1).sum(1) * nodes.data["x"] + mail.shape[1]}
+    ids = nodes.nodes().unsqueeze(1) % 7
+    return {"out": mail.softmax(1).sum(1) * nodes.data["x"] * ids + mail.shape[1]}
 
 
 def _ends(edges: Any) -> dict[str, Tensor]:
@@ -314,7 +315,7 @@ def _reduced(g: Any) -> Tensor:
 
 
 def _squares(nodes: Any) -> dict[str, Tensor]:
-    return {"h": nodes.mailbox["m"].square().sum(1)}
+    return {"h": nodes.mailbox["m"].square().sum(1) * (nodes.nodes().unsqueeze(1) % 5)}
 
 
 def _read_out(g: Any, x: Tensor, f: Tensor) -> Any:
