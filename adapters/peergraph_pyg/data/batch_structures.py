@@ -234,19 +234,20 @@ def row_counter(
 
 def fewest_rows(
     attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
-) -> list[int] | None:
-    """Returns a lower bound of the rows at which the edges of each edge index end, without waiting;
-    None without any attachments.
+) -> Callable[[int], int] | None:
+    """Returns a function as :func:`row_counter`, for a lower bound, which does not wait.
 
     Args:
         attachments: see :func:`row_counter`.
     """
     if attachments is None:
         return None
-    return [
-        each.structure.fewest_rows_with_edges(edges.shape[1]) if each else 0
-        for each, edges in zip(attachments, edge_indices, strict=True)
-    ]
+
+    def bound(position: int) -> int:
+        attachment, num_edges = attachments[position], edge_indices[position].shape[1]
+        return attachment.structure.fewest_rows_with_edges(num_edges) if attachment else 0
+
+    return bound
 
 
 def _whole(attachment: Attachment, edge_index: Tensor) -> Tensor | None:

@@ -105,7 +105,7 @@ def filter_hetero_data(
     :func:`filter_output`, adds what the loader does.
     """
     output: Any = _of_output.get() if edge_dict is None else None
-    ids_of = edge_dict
+    ids_of: Any = edge_dict
     if output is not None:
         node_dict, ids_of = output.node, output.edge
     perms = perm_dict or {}

@@ -157,8 +157,8 @@ class RelationBlocks:
             then; None: it is looked up.
         count_rows: returns for the position of a relation the number of destinations that have
             edges, or None; None: they are counted, for which the host waits.
-        fewest_rows: for each relation a number of destinations that have edges at least: where
-            these are most rows already, nothing is counted.
+        fewest_rows: returns how many destinations of a relation have edges at least: where these
+            are most rows already, nothing is counted.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
             needs: all destinations have rows, for each block.
 
@@ -183,7 +183,7 @@ class RelationBlocks:
         gradients: bool = False,
         bounds: Sequence[int] | None = None,
         count_rows: Callable[[int], int | None] | None = None,
-        fewest_rows: Sequence[int] | None = None,
+        fewest_rows: Callable[[int], int] | None = None,
         fixed: bool = False,
     ) -> None:
         if not relations:
@@ -324,7 +324,7 @@ def _group(
     rows: list[int],
     weighted: bool,
     gradients: bool,
-    fewest_rows: Sequence[int] | None,
+    fewest_rows: Callable[[int], int] | None,
     count_rows: Callable[[int], int | None] | None,
     fixed: bool,
 ) -> BlockGroup:
@@ -360,9 +360,8 @@ def _group(
     num_rows_of_all, num_edges = first_row[-1], sum(counts)
     may_fit = fits = num_rows_of_all <= _FEW_ROWS[device.type]
     if not (fixed or fits) and num_rows_of_all <= _MOST_ROWS * num_edges:
-        fewest = None if fewest_rows is None else fewest_rows.__getitem__
         with_edges = None
-        for count in (fewest, count_rows):  # the first of them does not wait
+        for count in (fewest_rows, count_rows):  # the first of them does not wait
             with_edges = None if count is None else _count_rows(blocks, rows, count)
             if with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges:
                 fits = True
