@@ -219,6 +219,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_dynamo": _torch("torch._C"),
     "_edge_attr_cls": _geometric("graph store"),
     "_edge_store_dict": _geometric("hetero"),
+    "_node_store_dict": _geometric("hetero"),
     "_global_store": _geometric("hetero"),
     "_lift": _geometric("layer"),
     "_mapping": _geometric("storage"),
