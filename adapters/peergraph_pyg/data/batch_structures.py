@@ -35,8 +35,8 @@ class BatchStructure(Protocol):
         """
         ...
 
-    def fewest_rows_with_edges(self, num_edges: int) -> int:
-        """Returns a lower bound of the rows at which any of the first edges end; does not wait."""
+    def min_rows_with_edges(self, num_edges: int) -> int:
+        """Returns a lower bound of :meth:`num_rows_with_edges`. Does not synchronise."""
         ...
 
     def tensors(self) -> list[Tensor]:
@@ -214,40 +214,30 @@ def _place_without_edges(edge_index: Tensor) -> int:
 
 
 def row_counter(
-    attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
+    attachments: Sequence[Attachment | None] | None,
+    edge_indices: Sequence[Tensor],
+    *,
+    exact: bool = True,
 ) -> Callable[[int], int | None] | None:
     """Returns a function that takes the position of an edge index, and returns the number of rows
     at which its edges end, or None if that is not known. Returns None without any attachments.
 
     Args:
         attachments: of the edge indices, as :func:`attachments_of` returns them.
+        exact: False: a lower bound of the number, for which the host does not wait for a GPU.
     """
     if attachments is None:
         return None
 
     def count(position: int) -> int | None:
         attachment, num_edges = attachments[position], edge_indices[position].shape[1]
-        return attachment.structure.num_rows_with_edges(num_edges) if attachment else 0
+        if attachment is None:
+            return 0
+        structure = attachment.structure
+        of_edges = structure.num_rows_with_edges if exact else structure.min_rows_with_edges
+        return of_edges(num_edges)
 
     return count
-
-
-def fewest_rows(
-    attachments: Sequence[Attachment | None] | None, edge_indices: Sequence[Tensor]
-) -> Callable[[int], int] | None:
-    """Returns a function as :func:`row_counter`, for a lower bound, which does not wait.
-
-    Args:
-        attachments: see :func:`row_counter`.
-    """
-    if attachments is None:
-        return None
-
-    def bound(position: int) -> int:
-        attachment, num_edges = attachments[position], edge_indices[position].shape[1]
-        return attachment.structure.fewest_rows_with_edges(num_edges) if attachment else 0
-
-    return bound
 
 
 def _whole(attachment: Attachment, edge_index: Tensor) -> Tensor | None:

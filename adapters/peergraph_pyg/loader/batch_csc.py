@@ -169,9 +169,9 @@ class BatchCsc:
             return None
         return sum(by_type[self._edge_type][: hops.ends.index(num_edges)])
 
-    def fewest_rows_with_edges(self, num_edges: int) -> int:
-        """Returns at how many rows at least any of the first edges end: a row has at most as many
-        edges of a hop as the hop's fanout. Does not synchronise.
+    def min_rows_with_edges(self, num_edges: int) -> int:
+        """Returns a lower bound of :meth:`num_rows_with_edges`. Of a hop, a row has at most as
+        many edges as the fanout. Does not synchronise.
         """
         hops, fanouts = self._relation, self._hops.fanouts
         if fanouts is None or not hops.in_order:

@@ -115,7 +115,7 @@ def filter_hetero_data(
     else:
         out = original(data, node_dict, row_dict, col_dict, ids_of, perm_dict)
     if output is not None:
-        _add_sampled(out, output, perms)
+        _add_ids_and_counts(out, output, perms)
     return out
 
 
@@ -168,8 +168,8 @@ def _filter_typed(
     return out
 
 
-def _add_sampled(batch: HeteroData, output: Any, perms: dict[Any, Any]) -> None:
-    """Adds what PyG's loaders do to the nodes and edges of a batch: their ids and numbers."""
+def _add_ids_and_counts(batch: HeteroData, output: Any, perms: dict[Any, Any]) -> None:
+    """Adds the ids and the numbers of sampled nodes and edges to a batch, as PyG's loaders do."""
     values_of = {t: storage_values(storage) for t, storage in node_storages(batch).items()}
     for node_type, ids in output.node.items():
         values_of[node_type].setdefault("n_id", ids)
@@ -273,7 +273,7 @@ class ReadyRows:
     def __init__(
         self, reads: Iterable[tuple[Table | ListTable, Tensor]], rows: Iterable[Tensor | ListRows]
     ) -> None:
-        # The objects are kept with the rows: their addresses stay theirs.
+        # The tables and ids are kept alive, so that no other objects get their addresses.
         self._rows = {
             (id(read[0]), id(read[1])): (read, of_read)
             for read, of_read in zip(reads, rows, strict=True)

@@ -14,7 +14,7 @@ from peergraph.aggregate.layers import SumRelation, TypedResult, without_autocas
 from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note, require
 
 from .. import compat
-from ..data.batch_structures import fewest_rows, row_counter
+from ..data.batch_structures import row_counter
 from ..data.csc_cache import Attachments, joined_structure, sizes_with_edges
 from ..data.lazy_features import is_plain
 from . import convs
@@ -338,7 +338,7 @@ class _Inputs:
                 if attachments is None
                 else sizes_with_edges(self.relations, self.sizes, attachments),
                 count_rows=row_counter(attachments, edge_indices),
-                fewest_rows=fewest_rows(attachments, edge_indices),
+                min_rows=row_counter(attachments, edge_indices, exact=False),
                 fixed=has_static_shapes(),
             ),
         )

@@ -367,7 +367,7 @@ def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.Mon
             if structure is not None:
                 count = structure.num_rows_with_edges(first.shape[1])
                 assert count == first[1].unique().numel()
-                fewest = structure.fewest_rows_with_edges(first.shape[1])
+                fewest = structure.min_rows_with_edges(first.shape[1])
                 assert fewest <= count
                 assert (fewest > 0) == (count > 0)
                 assert structure.num_rows_with_edges(first.shape[1] + 1) is None
@@ -384,7 +384,7 @@ def test_rows_with_edges_are_known(device: torch.device, monkeypatch: pytest.Mon
 def test_rows_are_not_counted_where_fanouts_bound_them(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU would wait for the count."""
+    """Counting them would make the host wait for the GPU."""
     monkeypatch.setattr(relation_blocks, "_FEW_ROWS", {"cpu": 0, "cuda": 0})
     shared = shared_graph(device, None)
     loader = NeighborLoader(shared, [2, 1], input_nodes=("paper", torch.arange(40)), batch_size=40)

@@ -254,7 +254,7 @@ def test_rows_of_nodes_without_edges(device: torch.device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("relations", ["sum", "mean", "cat"])
 def test_short_tails(relations: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few nodes without edges have rows of sums, which a GPU multiplies with the others."""
+    """A short tail of nodes without edges has rows of sums, multiplied with the others."""
     monkeypatch.setattr("peergraph_pyg.data.tailed_rows._FEWEST_BYTES", 0)
     monkeypatch.setitem(relation_blocks._SHORT_TAIL, "cpu", 1 << 15)
     x, edges = graph(device)

@@ -34,11 +34,12 @@ from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 # Blocks of sums may have this many times as many rows as pairs of a destination and a relation
 # have edges; the others are zeros. Beyond, only pairs that have edges have rows.
 _MOST_ROWS = 2
-# Up to so many rows of sums are written in any case: a GPU takes less time to write and multiply
-# zeros than its host takes to find the pairs that have edges.
+# With at most this many rows of sums, every destination has one for each block: a GPU takes less
+# time to write and multiply zeros than its host takes to find the pairs that have edges.
 _FEW_ROWS = {"cpu": 1 << 10, "cuda": 1 << 16}
-# Destinations at the end that have no edges are left out if they are more than one in this many,
-# and if they would take more rows of sums than these: launches for them take more time of the host.
+# The tail of a type, its destinations at the end that have no edges, is left out if it is more than
+# one in `_LONG_TAIL` of them, and would take more than `_SHORT_TAIL` rows of sums: what makes its
+# results apart takes several launches.
 _LONG_TAIL = 8
 _SHORT_TAIL = {"cpu": 0, "cuda": 1 << 15}
 
@@ -157,8 +158,8 @@ class RelationBlocks:
             then; None: it is looked up.
         count_rows: returns for the position of a relation the number of destinations that have
             edges, or None; None: they are counted, for which the host waits.
-        fewest_rows: returns how many destinations of a relation have edges at least: where these
-            are most rows already, nothing is counted.
+        min_rows: returns for the position of a relation a lower bound of that number, without a
+            wait. If the bound shows already that most rows have edges, nothing is counted.
         fixed: whether all shapes depend on the sizes and the numbers of edges only, as a CUDA graph
             needs: all destinations have rows, for each block.
 
@@ -183,7 +184,7 @@ class RelationBlocks:
         gradients: bool = False,
         bounds: Sequence[int] | None = None,
         count_rows: Callable[[int], int | None] | None = None,
-        fewest_rows: Callable[[int], int] | None = None,
+        min_rows: Callable[[int], int | None] | None = None,
         fixed: bool = False,
     ) -> None:
         if not relations:
@@ -223,7 +224,7 @@ class RelationBlocks:
             if blocks:
                 features = [i for i, each in enumerate(of_features) if each == group]
                 of_group = features, blocks, num_rows, self.rows, weighted, gradients
-                self.groups.append(_group(*of_group, fewest_rows, count_rows, fixed))
+                self.groups.append(_group(*of_group, min_rows, count_rows, fixed))
         if gradients:
             for each in self.groups:
                 each.matrix.transpose()
@@ -324,7 +325,7 @@ def _group(
     rows: list[int],
     weighted: bool,
     gradients: bool,
-    fewest_rows: Callable[[int], int] | None,
+    min_rows: Callable[[int], int | None] | None,
     count_rows: Callable[[int], int | None] | None,
     fixed: bool,
 ) -> BlockGroup:
@@ -361,7 +362,7 @@ def _group(
     may_fit = fits = num_rows_of_all <= _FEW_ROWS[device.type]
     if not (fixed or fits) and num_rows_of_all <= _MOST_ROWS * num_edges:
         with_edges = None
-        for count in (fewest_rows, count_rows):  # the first of them does not wait
+        for count in (min_rows, count_rows):  # the first of them does not wait
             with_edges = None if count is None else _count_rows(blocks, rows, count)
             if with_edges is not None and num_rows_of_all <= _MOST_ROWS * with_edges:
                 fits = True
