@@ -180,7 +180,7 @@ void gather_rows(const LeasedTable& leased, IdList ids, const TensorRef& out,
   const Opened table(leased);
   check_apart(*table, ids, out);
   char* rows = rows_for(out, table->row_bytes, &ids);
-  gather_stored(leased, nullptr, nullptr, ids, rows, launch);
+  gather_stored({{&leased, nullptr, nullptr, ids, rows}}, {}, launch);
 }
 
 /// `scales` is the table of the scales, where they are apart.
@@ -194,7 +194,7 @@ void decode_gather(const LeasedTable& leased, const RowCodec& codec, IdList ids,
   PG_CHECK_ARG(!scales || !overlaps(*Opened(*scales), out.data, out.num_bytes()),
                "out shares memory with the table: pass another tensor");
   char* rows = rows_for(out, checked_product(codec.columns, out.item_bytes), &ids);
-  gather_stored(leased, &codec, scales ? &*scales : nullptr, ids, rows, launch);
+  gather_stored({{&leased, &codec, scales ? &*scales : nullptr, ids, rows}}, {}, launch);
 }
 
 void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "memory/gather.h"
 #include "memory/row_codec.h"
@@ -23,11 +24,21 @@ void decode_columns(const char* row, const char* scales, const RowCodec& codec, 
                     int64_t count, void* out);
 
 #ifdef PEERGRAPH_CUDA
-/// As decode_gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches.
-/// Ids out of range, and rows of tiers without an address in `table`, give zeros, as in
-/// gather_cuda. ids.host_begin is not used.
-void decode_gather_cuda(const TableView& table, const TableView* scales, const RowCodec& codec,
-                        const IdList& ids, char* out, int device, uintptr_t stream);
+/// A gather of encoded rows, with the arguments of decode_gather_cpu.
+struct DecodeRead {
+  const TableView* table = nullptr;
+  const TableView* scales = nullptr;
+  RowCodec codec;
+  IdList ids;
+  char* out = nullptr;
+};
+
+/// As decode_gather_cpu for each of several reads, on `device` in `stream`, with ids and results in
+/// memory the device reaches. A few launches serve all. Ids out of range, and rows of tiers without
+/// an address in their table, give zeros, as in gather_cuda. `allocate` is called for several reads
+/// only.
+void decode_gather_cuda(const std::vector<DecodeRead>& reads, const Allocate& allocate, int device,
+                        uintptr_t stream);
 #endif
 
 }  // namespace peergraph

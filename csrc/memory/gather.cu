@@ -1,4 +1,5 @@
-// The gather and the scatter kernel (WholeGraph III-C3): one launch for rows of all tiers.
+// The gather and the scatter kernel (WholeGraph III-C3): one launch for rows of all tiers, and for
+// those of several tables whose rows are read in vectors of one width.
 //
 // A warp takes a tile of up to 32 rows. First each lane looks up one id and the address of its row,
 // so that the dependent reads of the tile (id, order, location) are under way together. Then groups
@@ -45,6 +46,7 @@ __device__ __forceinline__ void store_row_vector(const TableView& table, char* a
 
 template <typename Vector>
 struct Gather {
+  using Dense = Vector;
   static constexpr bool kSplitsHostRows = false;
   Vector* out;
 
@@ -71,6 +73,7 @@ struct IndexedGather : Gather<Vector> {
 
 template <typename Vector>
 struct Scatter {
+  using Dense = const Vector;
   static constexpr bool kSplitsHostRows = false;
   const Vector* values;
 
@@ -85,18 +88,30 @@ struct Scatter {
   }
 };
 
-/// Copies rows between the table and a dense matrix of the caller; `Copy` gives the direction.
-template <typename Vector, template <typename> class Copy, bool kByLines>
+/// Rows of a table that are copied from or to a dense matrix of the caller.
+struct RowCopy {
+  TableView table;
+  IdList ids;
+  char* dense;
+  CopyShape shape;
+};
+
+/// Copies rows of tables; `Copy` gives the direction.
+template <typename Vector, template <typename> class Copy, bool kByLines, typename Copies>
 __global__ void __launch_bounds__(kBlockThreads, 4)
-    copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
-              Copy<Vector> copy, CopyShape shape, ErrorSlot errors) {
+    copy_rows(const __grid_constant__ Copies copies, ErrorSlot errors) {
   constexpr int kInFlight = kRowsInFlight<Vector, kByLines>;
+  const auto part = copies.part();
+  const TableView& table = part.item.table;
+  const IdList& ids = part.item.ids;
+  const CopyShape& shape = part.item.shape;
+  const Copy<Vector> copy{reinterpret_cast<typename Copy<Vector>::Dense*>(part.item.dense)};
   const int lane = lane_id();
   const int lanes_per_row = 1 << shape.lanes_per_row_log2;
   const int rows_per_step = kWarpSize >> shape.lanes_per_row_log2;
   const int row_of_lane = lane >> shape.lanes_per_row_log2;
   const int first_vector = lane & (lanes_per_row - 1);
-  const WarpShare share = share_of_warp<Copy<Vector>::kSplitsHostRows>(ids, shape);
+  const WarpShare share = share_of_warp<Copy<Vector>::kSplitsHostRows>(part.item, part);
   const int64_t lanes_needed =
       shape.vectors_per_row + (kByLines ? kLineBytes / int64_t{sizeof(Vector)} - 1 : 0);
 
@@ -133,23 +148,26 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   }
 }
 
-template <typename Vector, template <typename> class Copy, bool kByLines, typename Data>
-void launch(const TableView& table, const IdList& ids, Data* data, int device,
+template <typename Vector, template <typename> class Copy, bool kByLines>
+void launch(std::vector<RowCopy>& copies, const Allocate& allocate, int device,
             cudaStream_t stream) {
   const ErrorSlot errors = error_slot(device);
-  const auto kernel = copy_rows<Vector, Copy, kByLines>;
   // Queried once, since a query costs as much as a launch. The GPUs of a host are of one model.
-  static const int64_t resident = resident_blocks(kernel, device);
-  const int64_t max_blocks = ids.max_blocks == 0 ? resident : std::min(resident, ids.max_blocks);
-  CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)), ids.count,
-                               max_blocks * kWarpsPerBlock, kRowsInFlight<Vector, kByLines>);
-  unsigned blocks = grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);
-  if (Copy<Vector>::kSplitsHostRows && ids.host_begin != nullptr) {
-    shape.host_blocks = host_blocks(table);
-    blocks += shape.host_blocks;
-  }
-  kernel<<<blocks, kBlockThreads, 0, stream>>>(table, ids, Copy<Vector>{data}, shape, errors);
-  PG_LAUNCH_CHECK("copy_rows");
+  static const int64_t resident =
+      resident_blocks(copy_rows<Vector, Copy, kByLines, OneItem<RowCopy>>, device);
+  const std::vector<unsigned> blocks =
+      share_blocks(copies, resident, [](RowCopy& each, int64_t of) {
+        const TableView& table = each.table;
+        const int64_t vectors = table.row_bytes / static_cast<int64_t>(sizeof(Vector));
+        each.shape = make_shape(vectors, each.ids.count, of * kWarpsPerBlock,
+                                kRowsInFlight<Vector, kByLines>);
+        if (Copy<Vector>::kSplitsHostRows && each.ids.host_begin != nullptr)
+          each.shape.host_blocks = host_blocks(table);
+      });
+  launch_items(copies, blocks, allocate, stream, [&](const auto& items, unsigned num_blocks) {
+    copy_rows<Vector, Copy, kByLines><<<num_blocks, kBlockThreads, 0, stream>>>(items, errors);
+    PG_LAUNCH_CHECK("copy_rows");
+  });
 }
 
 /// Whether fewer lines are requested if steps begin at line boundaries. This makes no difference if
@@ -158,56 +176,59 @@ bool saves_lines(const TableView& table, int64_t vector_bytes) {
   return table.row_bytes > kWarpSize * vector_bytes && table.row_bytes % kLineBytes != 0;
 }
 
-/// Launches with the widest vector to which all rows are aligned.
-template <template <typename> class Copy, template <typename> class DataOf>
-void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int device,
-              uintptr_t stream_address) {
-  raise_pending(device);
-  if (ids.count == 0) return;
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  const uint64_t bits = alignment_bits(table) | data;
-  const auto run = [&](auto vector) {
-    using Vector = decltype(vector);
-    const auto rows = reinterpret_cast<typename DataOf<Vector>::type*>(data);
-    if (saves_lines(table, sizeof(Vector))) {
-      launch<Vector, Copy, true>(table, ids, rows, device, stream);
-    } else {
-      launch<Vector, Copy, false>(table, ids, rows, device, stream);
-    }
-  };
-  if (bits % 16 == 0) return run(int4{});
-  if (bits % 8 == 0) return run(int2{});
-  if (bits % 4 == 0) return run(int{});
-  if (bits % 2 == 0) return run(short{});
-  run(static_cast<signed char>(0));
+/// The bytes of the widest vector to which all rows are aligned.
+int64_t vector_bytes_of(const RowCopy& copy) {
+  const uint64_t bits = alignment_bits(copy.table) | reinterpret_cast<uintptr_t>(copy.dense);
+  int64_t bytes = sizeof(int4);
+  while (bits % bytes != 0) bytes /= 2;
+  return bytes;
 }
 
-template <typename Vector>
-struct Mutable {
-  using type = Vector;
-};
+/// Launches for those of the copies that take vectors of this kind.
+template <typename Vector, template <typename> class Copy>
+void launch_those(const std::vector<RowCopy>& copies, const Allocate& allocate, int device,
+                  cudaStream_t stream) {
+  std::vector<RowCopy> by_steps, by_lines;
+  for (const RowCopy& each : copies)
+    if (vector_bytes_of(each) == sizeof(Vector))
+      (saves_lines(each.table, sizeof(Vector)) ? by_lines : by_steps).push_back(each);
+  if (!by_steps.empty()) launch<Vector, Copy, false>(by_steps, allocate, device, stream);
+  if (!by_lines.empty()) launch<Vector, Copy, true>(by_lines, allocate, device, stream);
+}
 
-template <typename Vector>
-struct Constant {
-  using type = const Vector;
-};
+template <template <typename> class Copy>
+void launch_all(const std::vector<RowCopy>& copies, const Allocate& allocate, int device,
+                uintptr_t stream_address) {
+  raise_pending(device);
+  if (copies.empty()) return;
+  const DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  launch_those<int4, Copy>(copies, allocate, device, stream);
+  launch_those<int2, Copy>(copies, allocate, device, stream);
+  launch_those<int, Copy>(copies, allocate, device, stream);
+  launch_those<short, Copy>(copies, allocate, device, stream);
+  launch_those<signed char, Copy>(copies, allocate, device, stream);
+}
 
 }  // namespace
 
-void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
+void gather_cuda(const std::vector<RowRead>& reads, const Allocate& allocate, int device,
                  uintptr_t stream) {
-  const auto target = reinterpret_cast<uintptr_t>(out);
-  if (ids.out_index == nullptr) {
-    dispatch<Gather, Mutable>(table, ids, target, device, stream);
-  } else {
-    dispatch<IndexedGather, Mutable>(table, ids, target, device, stream);
-  }
+  std::vector<RowCopy> in_order, indexed;
+  for (const RowRead& read : reads)
+    if (read.ids.count > 0)
+      (read.ids.out_index == nullptr ? in_order : indexed)
+          .push_back({*read.table, read.ids, read.out, {}});
+  launch_all<Gather>(in_order, allocate, device, stream);
+  if (!indexed.empty()) launch_all<IndexedGather>(indexed, allocate, device, stream);
 }
 
 void scatter_cuda(const TableView& table, const IdList& ids, const char* values, int device,
                   uintptr_t stream) {
-  dispatch<Scatter, Constant>(table, ids, reinterpret_cast<uintptr_t>(values), device, stream);
+  std::vector<RowCopy> copies;
+  // Kernels only read the values.
+  if (ids.count > 0) copies.push_back({table, ids, const_cast<char*>(values), {}});
+  launch_all<Scatter>(copies, {}, device, stream);
 }
 
 }  // namespace peergraph

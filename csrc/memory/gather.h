@@ -1,8 +1,10 @@
-// Gathers and scatters of rows of a table, on any of its tiers (WholeGraph III-C3).
+// Gathers and scatters of rows of tables, on any of its tiers (WholeGraph III-C3).
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "common/allocate.h"
 #include "common/host_device.h"
 #include "common/read_once.h"
 #include "memory/table_view.h"
@@ -90,10 +92,18 @@ void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_th
 void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches. Ids out
-/// of range give rows of zeros and are recorded in the device's error slot (error_slot.h). Rows of
-/// tiers without an address in `table` become zeros, too.
-void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
+/// A gather: out[ids.out_row(i)] = the row of ids.id(i).
+struct RowRead {
+  const TableView* table = nullptr;
+  IdList ids;
+  char* out = nullptr;
+};
+
+/// As gather_cpu for each of several reads, on `device` in `stream`, with ids and results in memory
+/// the device reaches. A few launches serve all. Ids out of range give rows of zeros and are
+/// recorded in the device's error slot (error_slot.h). Rows of tiers without an address in their
+/// table become zeros, too. `allocate` is called for several reads only.
+void gather_cuda(const std::vector<RowRead>& reads, const Allocate& allocate, int device,
                  uintptr_t stream);
 
 /// As scatter_cpu, on `device` in `stream`. Ids out of range are skipped and recorded, rows of

@@ -23,10 +23,12 @@ class Gather {
     std::vector<TorchTensor> rows(reads.size());
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i].elements != nullptr) rows[i] = begin_lists(reads[i]);
+    gather();
     lists_.write_ends();
     // While the host waits for the sizes of lists, a GPU gathers the other rows.
     for (size_t i = 0; i < reads.size(); ++i)
       if (reads[i].elements == nullptr) rows[i] = rows_of(*reads[i].table, reads[i].ids);
+    gather();
     lists_.write_places();
     std::vector<TorchTensor> result;
     auto lists = lists_.lists().begin();
@@ -34,11 +36,12 @@ class Gather {
       result.push_back(std::move(rows[i]));
       if (reads[i].elements != nullptr) result.push_back(elements_of(reads[i], *lists++));
     }
+    gather();
     return result;
   }
 
  private:
-  /// Gathers the bounds of lists; returns the memory of their ends.
+  /// Adds a gather of the bounds of lists; returns the memory of their ends.
   TorchTensor begin_lists(const TableRead& read) {
     const StoredTable& table = *read.table;
     PG_CHECK_ARG(table.dtype == torch_.int64 && table.row_shape.size() == 1 && table.row_bytes > 0,
@@ -48,7 +51,7 @@ class Gather {
     lists.columns = table.row_bytes / kWord - 1;
     lists.num_stored = read.elements->table.unopened().map.rows;
     void* const bounds = scratch(checked_product(lists.rows, table.row_bytes));
-    gather(table, read.ids, bounds);
+    add(table, read.ids, bounds);
     lists.bounds = static_cast<const int64_t*>(bounds);
     const int64_t count = lists.count() + 1;
     TorchTensor ends = tensor({count}, torch_.int64, count * kWord);
@@ -57,7 +60,7 @@ class Gather {
     return ends;
   }
 
-  TorchTensor elements_of(const TableRead& read, const RowLists& lists) const {
+  TorchTensor elements_of(const TableRead& read, const RowLists& lists) {
     IdList ids;
     ids.ids = lists.places;
     ids.id_bytes = kWord;
@@ -66,17 +69,24 @@ class Gather {
     return rows_of(*read.elements, ids);
   }
 
-  TorchTensor rows_of(const StoredTable& table, const IdList& ids) const {
+  /// Adds a gather; returns the memory of its rows.
+  TorchTensor rows_of(const StoredTable& table, const IdList& ids) {
     std::vector<int64_t> sizes{ids.count};
     sizes.insert(sizes.end(), table.row_shape.begin(), table.row_shape.end());
     TorchTensor rows = tensor(sizes, table.dtype, checked_product(ids.count, table.row_bytes));
-    gather(table, ids, rows.data());
+    add(table, ids, rows.data());
     return rows;
   }
 
-  void gather(const StoredTable& table, const IdList& ids, void* out) const {
-    gather_stored(table.table, table.codec ? &*table.codec : nullptr,
-                  table.scales ? &*table.scales : nullptr, ids, static_cast<char*>(out), launch_);
+  void add(const StoredTable& table, const IdList& ids, void* out) {
+    reads_.push_back({&table.table, table.codec ? &*table.codec : nullptr,
+                      table.scales ? &*table.scales : nullptr, ids, static_cast<char*>(out)});
+  }
+
+  /// Does the gathers that were added.
+  void gather() {
+    gather_stored(reads_, [this](int64_t num_bytes) { return scratch(num_bytes); }, launch_);
+    reads_.clear();
   }
 
   TorchTensor tensor(const std::vector<int64_t>& sizes, int32_t dtype, int64_t num_bytes) const {
@@ -92,6 +102,7 @@ class Gather {
   const TorchFunctions& torch_;
   const Launch& launch_;
   std::vector<TorchTensor> scratch_;
+  std::vector<StoredRead> reads_;
   ListPlaces lists_;
 };
 

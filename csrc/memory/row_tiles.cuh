@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "common/cuda_check.cuh"
+#include "common/items_of_blocks.cuh"
 #include "common/warp.cuh"
 #include "memory/error_slot.h"
 #include "memory/gather.h"
@@ -46,10 +48,13 @@ __device__ __forceinline__ char* from_lane(char* value, int lane) {
       __shfl_sync(kFullMask, reinterpret_cast<unsigned long long>(value), lane));
 }
 
-template <bool kSplitsHostRows>
-__device__ __forceinline__ WarpShare share_of_warp(const IdList& ids, const CopyShape& shape) {
+/// `work` has ids and a shape; `part` is what the warp's block works on of it.
+template <bool kSplitsHostRows, typename Work>
+__device__ __forceinline__ WarpShare share_of_warp(const Work& work, const ItemPart<Work>& part) {
+  const IdList& ids = work.ids;
+  const CopyShape& shape = work.shape;
   int64_t begin = 0, end = ids.count;
-  unsigned block = blockIdx.x, blocks = gridDim.x;
+  auto block = static_cast<unsigned>(part.block), blocks = static_cast<unsigned>(part.blocks);
   int tile_rows = shape.tile_rows;
   if (kSplitsHostRows && shape.host_blocks != 0) {
     if (block < shape.host_blocks) {
@@ -96,6 +101,31 @@ inline CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warp
   shape.host_tile_rows = least;
   while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
   return shape;
+}
+
+/// Divides the blocks that fill the GPU, or the most that the ids allow, among pieces of work that
+/// are launched together, by the bytes of their rows. Calls set_shape(work, blocks) for each, and
+/// returns the blocks of each.
+template <typename Work, typename SetShape>
+std::vector<unsigned> share_blocks(std::vector<Work>& all, int64_t resident,
+                                   const SetShape& set_shape) {
+  double total = 0;
+  for (const Work& each : all) {
+    total += static_cast<double>(each.ids.count) * static_cast<double>(each.table.row_bytes);
+    if (each.ids.max_blocks != 0) resident = std::min(resident, each.ids.max_blocks);
+  }
+  std::vector<unsigned> blocks;
+  for (Work& each : all) {
+    const double bytes =
+        static_cast<double>(each.ids.count) * static_cast<double>(each.table.row_bytes);
+    const double part = total > 0 ? bytes / total : 1;
+    const int64_t share =
+        std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(resident) * part));
+    set_shape(each, share);
+    const int64_t rows_of_block = int64_t{kWarpsPerBlock} * each.shape.tile_rows;
+    blocks.push_back(grid_for(each.ids.count, rows_of_block, share) + each.shape.host_blocks);
+  }
+  return blocks;
 }
 
 }  // namespace peergraph

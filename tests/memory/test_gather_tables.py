@@ -7,7 +7,7 @@ import torch
 
 import peergraph
 from peergraph.memory import Group, Table, gather_tables
-from tests.memory.narrow_rows import expected_rows, narrow_table, values
+from tests.memory.narrow_rows import STORAGES, expected_rows, narrow_table, values
 from tests.memory.tables import TIER_KINDS, plain_gather, random_rows, same_bits, split, table_of
 from tests.named_case import named_cases
 
@@ -39,6 +39,34 @@ def test_tables_of_all_kinds(kind: str, count: int, device: torch.device) -> Non
         assert result.device == device
         same = same_bits if rows.dtype == torch.int64 or rows.shape[1:] == (8,) else torch.equal
         assert same(result.cpu(), rows)
+    for table in tables:
+        table.close()
+
+
+@named_cases("kind", TIER_KINDS)
+def test_tables_of_one_kernel(kind: str, device: torch.device) -> None:
+    """Rows of several tables are read by one kernel, whatever their number, ids and lines are."""
+    group = Group.current(device=device)
+    columns = (4, 8, 2, 4, 260, 1, 300, 33, 132)  # in vectors of several widths, by lines or not
+    plain, tables = [], []
+    for number, width in enumerate(columns):
+        size = 50 + 17 * number
+        plain.append(
+            random_rows((size, width), (torch.float32, torch.int16, torch.uint8)[number % 3])
+        )
+        tables.append(table_of(plain[-1], split(size, kind), group))
+    for number, storage in enumerate(STORAGES * 2):
+        size = 40 + 11 * number
+        rows = values((size, 12 + number % 2 * 8), torch.float32)
+        plain.append(expected_rows(rows, storage))
+        are_apart = kind not in ("disk", "all") and storage == "int8" and number % 2 == 1
+        tables.append(narrow_table(rows, storage, split(size, kind), group, apart=are_apart))
+    counts = [0, 1, 7, 3000, 40]
+    ids = [torch.randint(len(rows), (counts[i % 5],)) for i, rows in enumerate(plain)]
+    results = gather_tables([(t, each.to(device)) for t, each in zip(tables, ids, strict=True)])
+    for number, (result, rows, each) in enumerate(zip(results, plain, ids, strict=True)):
+        same = same_bits if number < len(columns) else torch.equal  # zeros are decoded as 0.0
+        assert same(result.cpu(), plain_gather(rows, each))
     for table in tables:
         table.close()
 

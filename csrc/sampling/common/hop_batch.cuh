@@ -7,6 +7,7 @@
 
 #include "common/check.h"
 #include "common/cuda_check.cuh"
+#include "common/items_of_blocks.cuh"
 #include "sampling/common/hop_batch.h"
 
 namespace peergraph {
@@ -58,54 +59,19 @@ struct OneHopAndRelation : OneHop {
 };
 static_assert(sizeof(OneHopAndRelation) < 4000, "kernel parameters");
 
-/// The first of the blocks that work on a hop.
-struct FirstBlock {
-  int32_t block;
-  int32_t hop;  // number in the batch
-};
-
 /// Several hops, as a parameter of kernels. Each block works on one of them.
 struct ManyHops {
   const RelationView* relations;
-  const DeviceHop* hops;
-  const FirstBlock* first_blocks;  // [count] ascending
-  int32_t count;
-  int32_t num_blocks;
+  ManyItems<DeviceHop> hops;
 
-  /// Copies the block's hop to shared memory; all threads must call it first, together.
+  /// As ManyItems::part.
   __device__ HopPart part() const {
-    alignas(DeviceHop) __shared__ char memory[sizeof(DeviceHop)];
-    __shared__ int32_t place;
-    const auto own = static_cast<int32_t>(blockIdx.x);
-    if (threadIdx.x == 0) place = place_of(own);
-    __syncthreads();
-    const FirstBlock begin = first_blocks[place];
-    const int32_t behind = place + 1 < count ? first_blocks[place + 1].block : num_blocks;
-    static_assert(sizeof(DeviceHop) % sizeof(int64_t) == 0);
-    const auto* const from = reinterpret_cast<const int64_t*>(hops + begin.hop);
-    for (unsigned i = threadIdx.x; i < sizeof(DeviceHop) / sizeof(int64_t); i += blockDim.x)
-      reinterpret_cast<int64_t*>(memory)[i] = from[i];
-    __syncthreads();
-    const auto& copy = *reinterpret_cast<const DeviceHop*>(memory);
-    return {copy.hop, copy.sources, own - begin.block, behind - begin.block, begin.hop};
+    const ItemPart<DeviceHop> part = hops.part();
+    return {part.item.hop, part.item.sources, part.block, part.blocks, part.index};
   }
 
   __device__ const RelationView& relation(const HopPart& part) const {
-    return relations[hops[part.index].relation];
-  }
-
- private:
-  /// Binary search for the last hop that begins by this block.
-  __device__ int32_t place_of(int32_t block) const {
-    int32_t first = 0, end = count;
-    while (end - first > 1) {
-      const int32_t middle = (first + end) / 2;
-      if (first_blocks[middle].block <= block)
-        first = middle;
-      else
-        end = middle;
-    }
-    return first;
+    return relations[hops.items[part.index].relation];
   }
 };
 
@@ -145,11 +111,12 @@ void launch_for(const HopBatch& batch, const Blocks& blocks_of, const Launch& la
   }
   if (first_blocks.empty()) return;
   if (first_blocks.size() == 1)
-    return launch(One(hops[first_blocks[0].hop]), static_cast<unsigned>(blocks),
-                  static_cast<size_t>(first_blocks[0].hop));
-  const ManyHops many{batch.relations(), batch.on_device(),
-                      copy_to_device(first_blocks, batch.arena(), batch.stream()),
-                      static_cast<int32_t>(first_blocks.size()), static_cast<int32_t>(blocks)};
+    return launch(One(hops[first_blocks[0].item]), static_cast<unsigned>(blocks),
+                  static_cast<size_t>(first_blocks[0].item));
+  const ManyHops many{
+      batch.relations(),
+      {batch.on_device(), copy_to_device(first_blocks, batch.arena(), batch.stream()),
+       static_cast<int32_t>(first_blocks.size()), static_cast<int32_t>(blocks)}};
   launch(many, static_cast<unsigned>(blocks), size_t{0});
 }
 
