@@ -8,7 +8,7 @@ there are far fewer than sources in a mini-batch. Keys and values are those of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -90,20 +90,17 @@ class _Plan:
         numbers = on_device(self.numbers, like.device)
         return torch.zeros_like(like).index_add_(1, numbers, chosen.to(like.dtype))
 
-    def relations(self, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def by_relation(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Returns the rows of the pairs of each relation, as [heads, pairs, depth] views."""
-        for first, end in pairwise(self.pairs.row_cuts):
-            yield tuple(
-                each[first:end].view(end - first, self.heads, self.depth).transpose(0, 1)
-                for each in rows
-            )
+        lengths = [end - first for first, end in pairwise(self.pairs.row_cuts)]
+        by_head = rows.view(-1, self.heads, self.depth).transpose(0, 1)
+        return by_head.split_with_sizes(lengths, 1)
 
     def map(self, rows: Tensor, maps: Tensor) -> Tensor:
         """Multiplies each head of each row by the matrix of the row's relation."""
         out = torch.empty_like(rows)
-        for (of_rows, of_out), by_head in zip(
-            self.relations(rows, out), maps.unbind(1), strict=True
-        ):
+        parts = self.by_relation(rows), maps.unbind(1), self.by_relation(out)
+        for of_rows, by_head, of_out in zip(*parts, strict=True):
             if of_rows.shape[1]:
                 torch.bmm(of_rows, by_head, out=of_out)
         return out
@@ -113,9 +110,10 @@ class _Plan:
         [heads, relations, depth, depth].
         """
         out = left.new_zeros(self.heads, len(self.numbers), self.depth, self.depth)
-        for i, (of_left, of_right) in enumerate(self.relations(left, right)):
+        parts = self.by_relation(left), self.by_relation(right), out.unbind(1)
+        for of_left, of_right, of_out in zip(*parts, strict=True):
             if of_left.shape[1]:
-                torch.bmm(of_left.transpose(1, 2), of_right, out=out[:, i])
+                torch.bmm(of_left.mT, of_right, out=of_out)
         return out
 
     def scaled(self, key_maps: Tensor, priors: Sequence[Tensor]) -> Tensor:
