@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "aggregate/activation.h"
+#include "aggregate/bound_edges.h"
 #include "aggregate/bound_operands.h"
 #include "aggregate/edge_grouping.h"
 #include "aggregate/joined_edges.h"
+#include "aggregate/joined_rows.h"
 #include "aggregate/row_copy.h"
 #include "aggregate/row_products.h"
 #include "aggregate/spmm.h"
@@ -122,23 +124,30 @@ void bind_place_edges(const CsrMatrix& matrix, const TensorRef& indptr, const Te
   PG_ON_DEVICE(launch.device, place_edges_cpu(op), place_edges_cuda(op, launch));
 }
 
-/// Sources, destinations, their bounds, the first column key, the first row key and its stride.
-using BoundRelation = std::tuple<TensorRef, TensorRef, int64_t, int64_t, int64_t, int64_t, int64_t>;
+/// Edges, or None for one from each node to itself; the bounds of sources and of destinations, the
+/// first column key, the first row key and its stride.
+using BoundRelation =
+    std::tuple<std::optional<BoundEdges>, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
 constexpr int64_t kMostJoined = (int64_t{1} << 31) - 1;
 
 JoinedRelation joined_relation(const BoundRelation& bound, int64_t num_rows, int64_t num_columns) {
-  const auto& [sources, destinations, num_sources, num_destinations, column, row, stride] = bound;
-  JoinedRelation relation{sources.data,
-                          destinations.data,
-                          sources.id_bytes("sources"),
-                          sources.num_elements(),
-                          num_sources,
-                          num_destinations,
-                          column,
-                          row,
-                          stride};
-  destinations.ids("destinations", relation.id_bytes, relation.num_edges);
+  const auto& [edges, num_sources, num_destinations, column, row, stride] = bound;
+  JoinedRelation relation;
+  if (edges) {
+    relation.sources = edges->row(0);
+    relation.destinations = edges->row(1);
+    relation.id_bytes = edges->tensor.id_bytes("edges");
+    relation.num_edges = edges->num_edges();
+  } else {
+    PG_CHECK_ARG(num_destinations <= num_sources, "there are more destinations than sources");
+    relation.num_edges = num_destinations;
+  }
+  relation.num_sources = num_sources;
+  relation.num_destinations = num_destinations;
+  relation.column_base = column;
+  relation.row_base = row;
+  relation.row_stride = stride;
   PG_CHECK_ARG(column >= 0 && num_sources >= 0 && num_sources <= num_columns - column,
                "num_columns is too small for a relation");
   PG_CHECK_ARG(
@@ -245,6 +254,50 @@ bind_join_edges(const std::vector<BoundRelation>& relations, int64_t num_rows,
   return {rows.cuts, rows.lasts, rows.chunks, columns.cuts, columns.chunks, bad_edge};
 }
 
+void bind_group_rows(const TensorRef& keys, const TensorRef& row_indptr,
+                     const std::vector<int64_t>& row_cuts, const std::vector<int64_t>& groups,
+                     const std::vector<int64_t>& strides, const std::vector<int64_t>& place_starts,
+                     const std::vector<int64_t>& sizes, const TensorRef& owners,
+                     const OptionalTensor& places, const TensorRef& indptr, const TensorRef& rows,
+                     const OptionalTensor& edge_indptr, const OptionalTensor& edges,
+                     int64_t num_edges, const Launch& launch,
+                     [[maybe_unused]] const py::function& allocate) {
+  const size_t count = groups.size();
+  PG_CHECK_ARG(count > 0 && row_cuts.size() == count + 1 && strides.size() == count &&
+                   place_starts.size() == count,
+               "each segment has cuts, a group, a stride and a first place");
+  PG_CHECK_ARG(row_cuts.front() == 0 && std::is_sorted(row_cuts.begin(), row_cuts.end()),
+               "row_cuts must ascend from 0");
+  RowGrouping op;
+  for (const int64_t size : sizes) {
+    PG_CHECK_ARG(size >= 0, "sizes must not be negative");
+    op.first_owners.push_back(op.num_owners);
+    op.num_owners += size;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    PG_CHECK_ARG(
+        groups[i] >= 0 && groups[i] < static_cast<int64_t>(sizes.size()) && strides[i] >= 1,
+        "a segment is of no group");
+    op.segments.push_back({row_cuts[i], row_cuts[i + 1], strides[i], groups[i],
+                           op.first_owners[groups[i]], place_starts[i]});
+  }
+  const int64_t num_rows = op.num_rows();
+  op.keys = keys.int32_values("keys", num_rows);
+  op.row_indptr = row_indptr.int32_values("row_indptr", num_rows + 1);
+  op.owners = owners.int32_values("owners", num_rows);
+  op.places = int64_values(places, "places", num_rows);
+  op.indptr = indptr.int32_values("indptr", op.num_owners + 1);
+  op.rows = rows.int32_values("rows", num_rows);
+  PG_CHECK_ARG(edge_indptr.has_value() == edges.has_value(), "edges have offsets");
+  if (edges) {
+    op.edge_indptr = edge_indptr->int32_values("edge_indptr", op.num_owners + 1);
+    op.edges = edges->int32_values("edges", num_edges);
+  }
+  const py::gil_scoped_release release;
+  PG_ON_DEVICE(launch.device, group_rows_cpu(op),
+               group_rows_cuda(op, num_edges, launch, with_gil(allocate)));
+}
+
 /// `out` of `left` [rows, columns], and `right` with as many rows if `sums_rows`, else a matrix.
 bool bind_multiply_rows(const TensorRef& left, const TensorRef& right, const OptionalTensor& bias,
                         const TensorRef& out, bool is_transposed, bool sums_rows, bool adds,
@@ -294,6 +347,11 @@ void register_dense(py::module_& m) {
         py::arg("row_keys"), py::arg("row_segments"), py::arg("column_keys"), py::arg("indptr"),
         py::arg("indices"), py::arg("edge_ids"), py::arg("by_column"), py::arg("rows_of"),
         py::arg("positions"), py::arg("numbering"), py::arg("schedule"), py::arg("launch"),
+        py::arg("allocate"));
+  m.def("group_rows", &bind_group_rows, py::arg("keys"), py::arg("row_indptr"), py::kw_only(),
+        py::arg("row_cuts"), py::arg("groups"), py::arg("strides"), py::arg("place_starts"),
+        py::arg("sizes"), py::arg("owners"), py::arg("places"), py::arg("indptr"), py::arg("rows"),
+        py::arg("edge_indptr"), py::arg("edges"), py::arg("num_edges"), py::arg("launch"),
         py::arg("allocate"));
   m.def("multiply_rows", &bind_multiply_rows, py::arg("left"), py::arg("right"), py::kw_only(),
         py::arg("bias"), py::arg("out"), py::arg("is_transposed"), py::arg("sums_rows"),

@@ -16,8 +16,11 @@ struct EdgeKeys {
 int64_t read_keys(const EdgeJoin& op, EdgeKeys& keys) {
   for (const JoinedRelation& relation : op.relations) {
     for (int64_t e = 0; e < relation.num_edges; ++e) {
-      const int64_t source = load_id_once(relation.sources, relation.id_bytes, e);
-      const int64_t destination = load_id_once(relation.destinations, relation.id_bytes, e);
+      int64_t source = e, destination = e;
+      if (relation.sources != nullptr) {
+        source = load_id_once(relation.sources, relation.id_bytes, e);
+        destination = load_id_once(relation.destinations, relation.id_bytes, e);
+      }
       if (!is_below(source, relation.num_sources) ||
           !is_below(destination, relation.num_destinations))
         return relation.first_edge + e;

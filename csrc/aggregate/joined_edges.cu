@@ -6,6 +6,7 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
+#include "aggregate/host_table.cuh"
 #include "aggregate/joined_edges.h"
 #include "common/cuda_check.cuh"
 
@@ -68,8 +69,11 @@ struct Edges {
 __device__ bool keys_of(const Edges& edges, int64_t edge, int64_t& row, int64_t& column) {
   const JoinedRelation& relation = edges.of(edge);
   const int64_t at = edge - relation.first_edge;
-  int64_t source = load_id(relation.sources, relation.id_bytes, at);
-  int64_t destination = load_id(relation.destinations, relation.id_bytes, at);
+  int64_t source = at, destination = at;
+  if (relation.sources != nullptr) {
+    source = load_id(relation.sources, relation.id_bytes, at);
+    destination = load_id(relation.destinations, relation.id_bytes, at);
+  }
   const bool good = source >= 0 && source < relation.num_sources && destination >= 0 &&
                     destination < relation.num_destinations;
   if (!good) source = destination = 0;
@@ -204,16 +208,6 @@ __global__ void __launch_bounds__(kBlockThreads) fill_joined_keys(const Numbers 
   }
 }
 
-/// A piece of a table that a launch carries: a CUDA graph repeats it, unlike a copy of host memory.
-struct TablePiece {
-  static constexpr int64_t kBytes = 3072;
-  char bytes[kBytes];
-};
-
-__global__ void write_table_piece(const TablePiece piece, char* table, int64_t bytes) {
-  for (int64_t i = threadIdx.x; i < bytes; i += blockDim.x) table[i] = piece.bytes[i];
-}
-
 /// Scratch memory of one join: one allocation for everything but what the libraries ask for.
 class Scratch {
  public:
@@ -331,21 +325,17 @@ class Join {
     const char* const end = scratch_.take<char>(0);
     PG_CUDA_CHECK(
         cudaMemsetAsync(row_counts, 0, end - reinterpret_cast<char*>(row_counts), stream_));
-    std::vector<char> content;
-    const auto add = [&content](const auto& values) {
-      const auto* const bytes = reinterpret_cast<const char*>(values.data());
-      const size_t place = content.size();
-      content.insert(content.end(), bytes, bytes + values.size() * sizeof(values[0]));
-      return place;
-    };
+    HostTable content;
     char* const table = scratch_.take<char>(table_bytes());
-    add(op_.relations);
+    content.add(op_.relations);
     of_all_ = {reinterpret_cast<const JoinedRelation*>(table),
                static_cast<int32_t>(op_.relations.size()), edges_};
     const auto of_keys = [&](const KeySegments& segments, int32_t* counts, int64_t* words) {
       const auto count = static_cast<int32_t>(segments.starts.size());
-      const auto* const starts = reinterpret_cast<const int64_t*>(table + add(segments.starts));
-      const auto* const cuts = reinterpret_cast<const int64_t*>(table + add(segments.fixed_cuts));
+      const auto* const starts =
+          reinterpret_cast<const int64_t*>(table + content.add(segments.starts));
+      const auto* const cuts =
+          reinterpret_cast<const int64_t*>(table + content.add(segments.fixed_cuts));
       Numbers numbers{};
       numbers.numbering = op_.numbering;
       numbers.counts = counts;
@@ -370,20 +360,9 @@ class Join {
     columns_ = of_keys(op_.columns, column_counts, words_ + words_of(op_.rows));
     columns_.keys = op_.column_keys;
     columns_.indptr = op_.by_column;
-    write_table(content, table);
+    content.write(table, stream_);
     bad_ = reinterpret_cast<Count*>(words_ + num_words() - 1);
     PG_CUDA_CHECK(cudaMemsetAsync(bad_, 0xff, sizeof(Count), stream_));
-  }
-
-  void write_table(const std::vector<char>& content, char* table) {
-    const auto size = static_cast<int64_t>(content.size());
-    for (int64_t first = 0; first < size; first += TablePiece::kBytes) {
-      TablePiece piece;
-      const int64_t bytes = std::min(TablePiece::kBytes, size - first);
-      std::copy_n(content.data() + first, bytes, piece.bytes);
-      write_table_piece<<<1, kBlockThreads, 0, stream_>>>(piece, table + first, bytes);
-      PG_LAUNCH_CHECK("write_table_piece");
-    }
   }
 
   void number(const Numbers& numbers) {

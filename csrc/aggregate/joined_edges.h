@@ -14,7 +14,7 @@
 namespace peergraph {
 
 /// The edges of one relation. Edge e belongs to row key row_base + destination * row_stride and to
-/// column key column_base + source.
+/// column key column_base + source. Without sources, edge e is one from node e to node e.
 struct JoinedRelation {
   const void* sources = nullptr;  // [num_edges]
   const void* destinations = nullptr;

@@ -59,7 +59,6 @@ inline void refuse_tensor(pybind11::handle tensor, const char* what) {
 
 /// Names of what is read of a tensor. A call with names that are made anew takes twice the time.
 struct TensorAttributes {
-  pybind11::handle is_contiguous = PyUnicode_InternFromString("is_contiguous");
   pybind11::handle is_conj = PyUnicode_InternFromString("is_conj");
   pybind11::handle is_neg = PyUnicode_InternFromString("is_neg");
   pybind11::handle data_ptr = PyUnicode_InternFromString("data_ptr");
@@ -99,6 +98,34 @@ inline Element element_of(pybind11::handle dtype) {
   return element;
 }
 
+/// Reads a tensor with any strides; returns false for what is no tensor.
+inline bool read_tensor(pybind11::handle source, TensorRef& value) {
+  static const TensorAttributes kNames;
+  const pybind11::object address = call_if_defined(source, kNames.data_ptr);
+  if (!address) return false;
+  value.data = reinterpret_cast<void*>(address.cast<uintptr_t>());
+  if (pybind11::object(source.attr(kNames.is_neg)()).ptr() == Py_True)
+    refuse_tensor(source, "is a negative view: call resolve_neg() first");
+  const Element element = element_of(source.attr(kNames.dtype));
+  value.type = element.type;
+  value.item_bytes = element.bytes;
+  const auto shape =
+      pybind11::reinterpret_borrow<pybind11::tuple>(pybind11::object(source.attr(kNames.shape)));
+  constexpr size_t kMaxDims = TensorRef::kMaxDims;
+  value.num_dims = static_cast<int>(std::min(shape.size(), kMaxDims));
+  // The last of many dimensions stands for itself and all that follow.
+  value.sizes.fill(1);
+  for (size_t dim = 0; dim < shape.size(); ++dim)
+    value.sizes[std::min(dim, kMaxDims - 1)] *= shape[dim].cast<int64_t>();
+  if (value.data == nullptr && value.num_elements() > 0)
+    refuse_tensor(source, "has no memory of its own");
+  // No type that is known is complex.
+  if (value.type == ScalarType::kOther &&
+      pybind11::object(source.attr(kNames.is_conj)()).ptr() == Py_True)
+    refuse_tensor(source, "is a conjugate view: call resolve_conj() first");
+  return true;
+}
+
 }  // namespace peergraph
 
 namespace pybind11::detail {
@@ -109,33 +136,12 @@ struct type_caster<peergraph::TensorRef> {
   PYBIND11_TYPE_CASTER(peergraph::TensorRef, const_name("torch.Tensor"));
 
   bool load(handle source, bool) {
-    static const peergraph::TensorAttributes kNames;
-    const object contiguous = peergraph::call_if_defined(source, kNames.is_contiguous);
+    static const handle kIsContiguous = PyUnicode_InternFromString("is_contiguous");
+    const object contiguous = peergraph::call_if_defined(source, kIsContiguous);
     if (!contiguous) return false;
     if (contiguous.ptr() != Py_True)
       throw value_error("a tensor is not contiguous in memory: call contiguous() first");
-    const object address = peergraph::call_if_defined(source, kNames.data_ptr);
-    if (!address) return false;
-    value.data = reinterpret_cast<void*>(address.cast<uintptr_t>());
-    if (object(source.attr(kNames.is_neg)()).ptr() == Py_True)
-      peergraph::refuse_tensor(source, "is a negative view: call resolve_neg() first");
-    const peergraph::Element element = peergraph::element_of(source.attr(kNames.dtype));
-    value.type = element.type;
-    value.item_bytes = element.bytes;
-    const auto shape = reinterpret_borrow<tuple>(object(source.attr(kNames.shape)));
-    constexpr size_t kMaxDims = peergraph::TensorRef::kMaxDims;
-    value.num_dims = static_cast<int>(std::min(shape.size(), kMaxDims));
-    // The last of many dimensions stands for itself and all that follow.
-    value.sizes.fill(1);
-    for (size_t dim = 0; dim < shape.size(); ++dim)
-      value.sizes[std::min(dim, kMaxDims - 1)] *= shape[dim].cast<int64_t>();
-    if (value.data == nullptr && value.num_elements() > 0)
-      peergraph::refuse_tensor(source, "has no memory of its own");
-    // No type that is known is complex.
-    if (value.type == peergraph::ScalarType::kOther &&
-        object(source.attr(kNames.is_conj)()).ptr() == Py_True)
-      peergraph::refuse_tensor(source, "is a conjugate view: call resolve_conj() first");
-    return true;
+    return peergraph::read_tensor(source, value);
   }
 };
 

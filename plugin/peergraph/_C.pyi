@@ -740,6 +740,25 @@ def gather_tables(
     sizes: torch.Tensor | None,
     launch: Launch,
 ) -> list[typing.Any]: ...
+def group_rows(
+    keys: torch.Tensor,
+    row_indptr: torch.Tensor,
+    *,
+    row_cuts: collections.abc.Sequence[int],
+    groups: collections.abc.Sequence[int],
+    strides: collections.abc.Sequence[int],
+    place_starts: collections.abc.Sequence[int],
+    sizes: collections.abc.Sequence[int],
+    owners: torch.Tensor,
+    places: torch.Tensor | None,
+    indptr: torch.Tensor,
+    rows: torch.Tensor,
+    edge_indptr: torch.Tensor | None,
+    edges: torch.Tensor | None,
+    num_edges: int,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
 def indptr_from_sorted(keys: torch.Tensor, *, num_keys: int, indptr: torch.Tensor) -> bool: ...
 def interleaved_spmm(
     local: CsrMatrix,
@@ -755,7 +774,7 @@ def interleaved_spmm(
 ) -> None: ...
 def is_arange(ids: torch.Tensor) -> bool: ...
 def join_edges(
-    relations: collections.abc.Sequence[tuple[torch.Tensor, torch.Tensor, int, int, int, int, int]],
+    relations: collections.abc.Sequence[tuple[torch.Tensor | None, int, int, int, int, int]],
     *,
     num_rows: int,
     row_starts: collections.abc.Sequence[int],

@@ -29,15 +29,19 @@ def random_relations(
             torch.randint(max(1, n), (count,), generator=generator, dtype=torch.int64)
             for n in (sizes[0], size)
         ]
-        sources, destinations = (each.to(device, dtype) for each in ends)
-        relations.append(
-            KeyedEdges(
-                sources, destinations, sizes[0], size, column_starts[-1], row_starts[-1] + 1, 3
-            )
-        )
+        edges = torch.stack(ends).to(device, dtype)
+        keys = column_starts[-1], row_starts[-1] + 1, 3
+        relations.append(KeyedEdges(edges, sizes[0], size, *keys))
         column_starts.append(column_starts[-1] + sizes[0])
         row_starts.append(row_starts[-1] + 3 * size)
     return relations, row_starts, column_starts
+
+
+def edges_of(relation: KeyedEdges) -> list[tuple[int, int]]:
+    if relation.edges is None:
+        return [(node, node) for node in range(relation.num_destinations)]
+    sources, destinations = relation.edges.tolist()
+    return list(zip(sources, destinations, strict=True))
 
 
 def reference(relations: list[KeyedEdges]) -> tuple[list[int], list[int], list[Pairs]]:
@@ -45,9 +49,7 @@ def reference(relations: list[KeyedEdges]) -> tuple[list[int], list[int], list[P
     keys = [
         (each.first_row + each.row_stride * destination, each.first_column + source)
         for each in relations
-        for source, destination in zip(
-            each.sources.tolist(), each.destinations.tolist(), strict=True
-        )
+        for source, destination in edges_of(each)
     ]
     rows, columns = sorted({row for row, _ in keys}), sorted({column for _, column in keys})
     lists: dict[int, Pairs] = {row: [] for row in rows}
@@ -161,14 +163,12 @@ def test_fixed_shapes(device: torch.device, sizes: list[int], num_edges: list[in
 def test_rows_and_columns_of_all_keys(device: torch.device, edge_ids: bool) -> None:
     relations, *starts = random_relations(device, torch.int32, 1, [9, 4, 7], [40, 0, 21])
     matrix = matrix_of_all(
-        relations, starts[0][-1], starts[1][-1], edge_ids=edge_ids, gradients=True
+        device, relations, starts[0][-1], starts[1][-1], edge_ids=edge_ids, gradients=True
     )
     pairs = [
         (each.first_row + each.row_stride * destination, each.first_column + source)
         for each in relations
-        for source, destination in zip(
-            each.sources.tolist(), each.destinations.tolist(), strict=True
-        )
+        for source, destination in edges_of(each)
     ]
     order = sorted(range(len(pairs)), key=lambda edge: pairs[edge][0])
     assert (matrix.num_destinations, matrix.num_sources) == (starts[0][-1], starts[1][-1])
@@ -188,11 +188,11 @@ def test_rows_and_columns_of_all_keys(device: torch.device, edge_ids: bool) -> N
 
 
 def test_fixed_shapes_take_relations_of_one_segment(device: torch.device) -> None:
-    ends = torch.zeros(3, dtype=torch.int64, device=device)
-    relation = KeyedEdges(ends, ends, 4, 2, 0, 0)
+    edges = torch.zeros(2, 3, dtype=torch.int64, device=device)
+    relation = KeyedEdges(edges, 4, 2, 0, 0)
     with pytest.raises(ValueError, match="keys of a relation must be of one segment"):
         join_edges([relation], [0, 2], [0, 2, 4], fixed=True)
-    relation = KeyedEdges(ends, ends, 9_000_000, 2, 0, 0)
+    relation = KeyedEdges(edges, 9_000_000, 2, 0, 0)
     with pytest.raises(NotImplementedError, match="9000000 nodes for 3 edges"):
         join_edges([relation], [0, 2], [0, 9_000_000], fixed=True)
 
@@ -204,8 +204,8 @@ def test_many_relations(device: torch.device) -> None:
 
 
 def test_rows_of_an_edge_index_need_not_be_contiguous(device: torch.device) -> None:
-    ends = torch.tensor([[0, 1], [2, 0], [2, 1]], device=device).t()
-    relation = KeyedEdges(ends[0], ends[1], 3, 2, 0, 0)
+    edges = torch.tensor([[0, 1], [2, 0], [2, 1]], device=device).t()
+    relation = KeyedEdges(edges, 3, 2, 0, 0)
     joined = join_edges([relation], [0, 2], [0, 3])
     assert joined.columns.tolist() == [0, 2]
     assert joined.matrix.indices.tolist() == [1, 0, 1]
@@ -223,12 +223,12 @@ def test_rows_of_an_edge_index_need_not_be_contiguous(device: torch.device) -> N
 def test_ids_out_of_range(
     device: torch.device, many: bool, ends: tuple[list[int], list[int]], message: str
 ) -> None:
-    good = torch.zeros(3, dtype=torch.int64, device=device)
-    sources, destinations = (torch.tensor(each, device=device) for each in ends)
+    good = torch.zeros(2, 3, dtype=torch.int64, device=device)
+    bad = torch.tensor(ends, device=device)
     size = 9_000_000 if many else 5
     relations = [
-        KeyedEdges(good, good, 5, size, 0, 0),
-        KeyedEdges(sources, destinations, 5, 4, 5, size),
+        KeyedEdges(good, 5, size, 0, 0),
+        KeyedEdges(bad, 5, 4, 5, size),
     ]
     with pytest.raises(IndexError, match=message):
         join_edges(relations, [0, size, size + 4], [0, 5, 10])

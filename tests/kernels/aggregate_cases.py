@@ -13,6 +13,7 @@ from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
 from peergraph.aggregate.ops.activate import activation_of, gradient_of_activation
 from peergraph.aggregate.ops.side_by_side import sums_and_self_rows
 from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges, matrix_of_all
+from peergraph.aggregate.sparse.joined_rows import group_rows, sizes_with_rows
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph, short_lists
 from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
@@ -104,20 +105,39 @@ def joined_edges(device: torch.device) -> Iterator[Tensor]:
     relations = []
     for i, (count, size) in enumerate([(700, 1300), (0, 1), (2000, 2)]):
         generator = torch.Generator().manual_seed(i)
-        sources, destinations = (
-            torch.randint(n, (count,), generator=generator).to(device) for n in (90, size)
-        )
-        relations.append(KeyedEdges(sources, destinations, 90, 1300, 90 * i, i % 2, 2))
+        ends = [torch.randint(n, (count,), generator=generator) for n in (90, size)]
+        edges = torch.stack(ends).to(device)
+        relations.append(KeyedEdges(edges, 90, 1300, 90 * i, i % 2, 2))
     for fixed in (False, True):
         joined = join_edges(relations, starts, [0, 90, 180, 270], gradients=True, fixed=fixed)
         yield from (joined.rows, joined.row_segments, joined.columns)
         for matrix in (joined.matrix, joined.matrix.transpose()):
             yield from (matrix.indptr, matrix.indices)
         yield torch.tensor([*joined.row_cuts, *joined.row_lasts, *joined.column_cuts])
-    matrix = matrix_of_all(relations, 2600, 270, edge_ids=True, gradients=True)
+    matrix = matrix_of_all(device, relations, 2600, 270, edge_ids=True, gradients=True)
     for each in (matrix, matrix.transpose()):
         assert each.edge_ids is not None
         yield from (each.indptr, each.indices, each.edge_ids)
+
+
+@case("cut_grouped_rows", "place_grouped_rows", "place_grouped_edges", "write_table_piece")
+def joined_rows(device: torch.device) -> Iterator[Tensor]:
+    """Segments of one group, with and without edges, and one of a group of its own."""
+    starts, relations = [0, 900, 1800, 1800, 1804], []
+    for i, (count, size) in enumerate([(700, 900), (3000, 900), (0, 0), (600, 4)]):
+        generator = torch.Generator().manual_seed(i)
+        ends = [torch.randint(n, (count,), generator=generator) for n in (90, max(1, size))]
+        relations.append(KeyedEdges(torch.stack(ends).to(device), 90, size, 0, starts[i]))
+    groups, strides = [1, 1, 0, 2], [1, 1, 1, 2]
+    for fixed in (False, True):
+        joined = join_edges(relations, starts, [0, 90], fixed=fixed)
+        sizes = sizes_with_rows(joined, groups, 3, strides)
+        rows = group_rows(joined, groups, strides, sizes, place_starts=starts[:-1], edges=True)
+        assert rows.places is not None
+        assert rows.by_destination is not None
+        yield from (rows.owners, rows.places)
+        for matrix in (rows.sums, rows.by_destination):
+            yield from (matrix.indptr, matrix.indices)
 
 
 @case("activate", "activate_backward", exact=False)

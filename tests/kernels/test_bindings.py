@@ -252,19 +252,33 @@ def place_edges(t: Tensors) -> None:
 
 
 @case(
-    "sources", sources=ints(0, 3, 1), destinations=ints(1, 0, 1), rows=narrow(0, 0, 0),
+    "edges", edges=torch.tensor([[0, 3, 1], [1, 0, 1]]), rows=narrow(0, 0, 0),
     segments=narrow(0, 0, 0), columns=narrow(0, 0, 0), indptr=narrow(0, 0, 0, 0),
     indices=narrow(0, 0, 0), edge_ids=narrow(0, 0, 0), by_column=narrow(0, 0, 0, 0),
     rows_of=narrow(0, 0, 0), positions=narrow(0, 0, 0),
 )  # fmt: skip
 def join_edges(t: Tensors) -> None:
     _C.join_edges(
-        [(t["sources"], t["destinations"], 4, 2, 0, 0, 2)], num_rows=4, row_starts=[0],
+        [(t["edges"], 4, 2, 0, 0, 2)], num_rows=4, row_starts=[0],
         num_columns=4, column_starts=[0, 2], row_keys=t["rows"], row_segments=t["segments"],
         column_keys=t["columns"], indptr=t["indptr"], indices=t["indices"], edge_ids=t["edge_ids"],
         by_column=t["by_column"], rows_of=t["rows_of"], positions=t["positions"],
         numbering=_C.KeyNumbering.used, schedule=_C.Schedule(), launch=LAUNCH,
         allocate=allocate,
+    )  # fmt: skip
+
+
+@case(
+    keys=narrow(0, 2, 0), row_indptr=narrow(0, 1, 2, 3), owners=narrow(0, 0, 0),
+    places=ints(0, 0, 0), indptr=narrow(0, 0, 0), rows=narrow(0, 0, 0),
+    edge_indptr=narrow(0, 0, 0), edges=narrow(0, 0, 0),
+)  # fmt: skip
+def group_rows(t: Tensors) -> None:
+    _C.group_rows(
+        t["keys"], t["row_indptr"], row_cuts=[0, 2, 3], groups=[0, 0], strides=[2, 2],
+        place_starts=[0, 4], sizes=[2], owners=t["owners"], places=t["places"],
+        indptr=t["indptr"], rows=t["rows"], edge_indptr=t["edge_indptr"], edges=t["edges"],
+        num_edges=3, launch=LAUNCH, allocate=allocate,
     )  # fmt: skip
 
 

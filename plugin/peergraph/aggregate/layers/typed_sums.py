@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +22,7 @@ from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlock
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
 
 
-@dataclass(frozen=True)
-class SumRelation:
+class SumRelation(NamedTuple):
     """The parameters of one relation.
 
     Args:

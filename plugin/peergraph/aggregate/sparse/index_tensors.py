@@ -227,6 +227,20 @@ def check_ids(
     return ids
 
 
+def is_edge_index(edges: Tensor, device: torch.device) -> bool:
+    """Returns whether edges are a plain [2, edges] tensor of int32 or int64 on a device, for which
+    :func:`check_ids` has nothing to say. The compiled module verifies that it has memory.
+    """
+    return (
+        type(edges) is Tensor
+        and edges.dtype in _ID_DTYPES
+        and edges.device == device
+        and edges.layout is torch.strided
+        and edges.dim() == 2
+        and edges.shape[0] == 2
+    )
+
+
 def check_size(name: str, size: int) -> None:
     """Raises TypeError or ValueError unless `size` is an integer that is not negative."""
     check_number(name, size, 0, 2**63 - 1)

@@ -19,40 +19,42 @@ from peergraph.memory.device.launching import Buffers
 MAX_EDGES = 2**31 - 2
 """The most edges that are joined."""
 
-# Results share an allocation; kernels read vectors of 16 bytes.
-_ALIGN = 4
+ALIGN = 4
+"""Results share an allocation; kernels read vectors of 16 bytes."""
 
 
 class KeyedEdges(NamedTuple):  # a frozen dataclass takes several times as long to make
     """The edges of one relation, and the keys of their rows and columns.
 
+    The compiled module takes it as it is.
+
     Args:
-        sources, destinations: [edges] int32 or int64 ids, both of one dtype.
+        edges: [2, edges] int32 or int64: sources, destinations. None: an edge from each node to
+            itself, for all destinations.
         num_sources, num_destinations: bounds of the ids.
         first_column: the column key of source 0; that of the next one is one more.
         first_row: the row key of destination 0.
         row_stride: the distance of the row keys of two destinations that follow each other.
     """
 
-    sources: Tensor
-    destinations: Tensor
+    edges: Tensor | None
     num_sources: int
     num_destinations: int
     first_column: int
     first_row: int
     row_stride: int = 1
 
-    def native(self) -> tuple[Tensor, Tensor, int, int, int, int, int]:
-        """Returns the arguments of the compiled module."""
-        return (
-            self.sources.contiguous(),
-            self.destinations.contiguous(),
-            self.num_sources,
-            self.num_destinations,
-            self.first_column,
-            self.first_row,
-            self.row_stride,
-        )
+    @property
+    def num_edges(self) -> int:
+        """The number of edges."""
+        return self.num_destinations if self.edges is None else self.edges.shape[1]
+
+    def with_dense_rows(self) -> KeyedEdges:
+        """Returns the same with edges whose sources, and destinations, are side by side."""
+        edges = self.edges
+        if edges is None or edges.stride(1) == 1:
+            return self
+        return self._replace(edges=edges.contiguous())
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def join_edges(
     """Numbers the rows and the columns that have edges, in the order of their keys.
 
     Args:
-        relations: at least one.
+        relations: at least one, of which one has a tensor of edges.
         row_starts, column_starts: the first key of each segment, from 0 on, and the number of keys.
         gradients: makes the transpose.
         fixed: shapes and cuts depend on the numbers of keys and edges only. Each segment then has
@@ -104,7 +106,7 @@ def join_edges(
         ValueError: there are more than :data:`MAX_EDGES` edges.
         NotImplementedError: `fixed`, and there are too many keys for an array of all of them.
     """
-    num_edges = sum(each.sources.shape[0] for each in relations)
+    num_edges = sum([each.num_edges for each in relations])
     if num_edges > MAX_EDGES:
         raise ValueError(f"relations must have at most {MAX_EDGES} edges, got {num_edges}")
     most = max(row_starts[-1], column_starts[-1])
@@ -118,6 +120,7 @@ def join_edges(
 
 
 def matrix_of_all(
+    device: torch.device,
     relations: Sequence[KeyedEdges],
     num_rows: int,
     num_columns: int,
@@ -128,6 +131,7 @@ def matrix_of_all(
     """Returns one matrix of the edges of several relations, with a row and a column for every key.
 
     Args:
+        device: of the edges.
         relations: at least one; ids must be in range: on a GPU they are not verified.
         num_rows, num_columns: the numbers of keys.
         edge_ids: whether edges have values: the matrix has the number of each edge, counting those
@@ -139,10 +143,10 @@ def matrix_of_all(
     Raises:
         IndexError: on the CPU, the first id out of range.
     """
-    num_edges = sum([each.sources.shape[0] for each in relations])
+    num_edges = sum([each.num_edges for each in relations])
     cuts = [0, num_rows], [0, num_columns]
     return _native_join(
-        relations, *cuts, num_edges, gradients, _C.KeyNumbering.all, edge_ids
+        device, relations, *cuts, num_edges, gradients, _C.KeyNumbering.all, edge_ids
     ).matrix
 
 
@@ -155,10 +159,12 @@ def _join(
     fixed: bool = False,
 ) -> JoinedEdges:
     numbering = _C.KeyNumbering.fixed if fixed else _C.KeyNumbering.used
-    return _native_join(relations, row_starts, column_starts, num_edges, gradients, numbering)
+    keys = row_starts, column_starts
+    return _native_join(_device_of(relations), relations, *keys, num_edges, gradients, numbering)
 
 
 def _native_join(
+    device: torch.device,
     relations: Sequence[KeyedEdges],
     row_starts: Sequence[int],
     column_starts: Sequence[int],
@@ -167,7 +173,6 @@ def _native_join(
     numbering: _C.KeyNumbering,
     edge_ids: bool = False,
 ) -> JoinedEdges:
-    device = relations[0].sources.device
     is_all, is_used = numbering == _C.KeyNumbering.all, numbering == _C.KeyNumbering.used
     most_rows = row_starts[-1] if is_all else min(row_starts[-1], num_edges)
     most_columns = column_starts[-1] if is_all else min(column_starts[-1], num_edges)
@@ -175,12 +180,12 @@ def _native_join(
     lengths = [*of_keys, most_rows + 1, num_edges, num_edges if edge_ids else 0]
     if gradients:
         lengths += [most_columns + 1, num_edges, num_edges]
-    lengths = [-(-length // _ALIGN) * _ALIGN for length in lengths]
+    lengths = [-(-length // ALIGN) * ALIGN for length in lengths]
     memory = torch.empty(sum(lengths), dtype=torch.int32, device=device)
     results = memory.split_with_sizes(lengths)
     rows, segments, columns, indptr, indices, ids, *transpose = results
     row_cuts, row_lasts, row_chunks, column_cuts, column_chunks, bad_edge = _C.join_edges(
-        [each.native() for each in relations],
+        [each.with_dense_rows() for each in relations],
         num_rows=row_starts[-1],
         row_starts=list(row_starts[:-1]),
         num_columns=column_starts[-1],
@@ -231,8 +236,8 @@ def _join_sorted(
     gradients: bool,
 ) -> JoinedEdges:
     """Does the same for many keys: the distinct ones are found by a sort, and numbered first."""
-    device = relations[0].sources.device
-    counts = [each.sources.shape[0] for each in relations]
+    device = _device_of(relations)
+    counts = [each.num_edges for each in relations]
     of_relations = [
         [each.num_sources for each in relations],
         [each.num_destinations for each in relations],
@@ -243,16 +248,19 @@ def _join_sorted(
     ]
     table = on_device(of_relations, device)
     of_edge = table[:5].repeat_interleave(table[5], 1, output_size=sum(counts))
-    sources = torch.cat([each.sources.long() for each in relations])
-    destinations = torch.cat([each.destinations.long() for each in relations])
+    ends = [
+        torch.arange(count, device=device).expand(2, -1) if each.edges is None else each.edges
+        for each, count in zip(relations, counts, strict=True)
+    ]
+    sources, destinations = torch.cat([each.long() for each in ends], 1)
     bad = (sources < 0) | (destinations < 0)
     if bool((bad | (sources >= of_edge[0]) | (destinations >= of_edge[1])).any()):
         _raise_bad_id(relations)
     columns, column_of = torch.unique(sources + of_edge[2], return_inverse=True)
     rows, row_of = torch.unique(destinations * of_edge[4] + of_edge[3], return_inverse=True)
     numbered = [
-        KeyedEdges(*ends, columns.shape[0], rows.shape[0], 0, 0)
-        for ends in zip(column_of.split(counts), row_of.split(counts), strict=True)
+        KeyedEdges(edges, columns.shape[0], rows.shape[0], 0, 0)
+        for edges in torch.split(torch.stack([column_of, row_of]), counts, 1)
     ]
     joined = _join(numbered, [0, rows.shape[0]], [0, columns.shape[0]], sum(counts), gradients)
     cuts = torch.cat([cuts_of(rows, row_starts), cuts_of(columns, column_starts)])
@@ -287,10 +295,15 @@ def _segments(
     return numbers.to(torch.int32), on_device(starts, device)[numbers]
 
 
+def _device_of(relations: Sequence[KeyedEdges]) -> torch.device:
+    return next(each.edges.device for each in relations if each.edges is not None)
+
+
 def _raise_bad_id(relations: Sequence[KeyedEdges]) -> None:
     """Raises IndexError for the first id out of range."""
     for i, each in enumerate(relations):
-        name = f"relations[{i}].edge_index"
-        check_range(f"{name}[0]", each.sources, each.num_sources, "sources")
-        check_range(f"{name}[1]", each.destinations, each.num_destinations, "destinations")
+        if each.edges is not None:
+            name, (sources, destinations) = f"relations[{i}].edge_index", each.edges
+            check_range(f"{name}[0]", sources, each.num_sources, "sources")
+            check_range(f"{name}[1]", destinations, each.num_destinations, "destinations")
     raise RuntimeError("relations: their edges were changed by another thread")

@@ -191,8 +191,10 @@ class RelationBlocks:
             raise ValueError("relations must be one at least, got none")
         self.device = device = relations[0].edge_index.device
         """The device of all tensors."""
-        for i, relation in enumerate(relations):
+        edge_indices = [
             check_relation(f"relations[{i}]", relation, sizes[relation.destinations], device, check)
+            for i, relation in enumerate(relations)
+        ]
         if fixed:
             self.rows = list(sizes)
         elif bounds is None:
@@ -209,21 +211,20 @@ class RelationBlocks:
         """For each result, the destinations that it has: at least up to the last one with edges."""
         of_features = [0] * len(num_rows) if groups is None else groups
         by_group: list[list[_Block]] = [[] for _ in range(max(of_features) + 1)]
-        for i, relation in enumerate(relations):
-            feature, ends = source_position(relation), relation.edge_index.long().unbind()
-            block = _Block(i, feature, relation.destinations, *ends)
+        for i, (relation, edges) in enumerate(zip(relations, edge_indices, strict=True)):
+            feature = source_position(relation)
+            block = _Block(i, feature, relation.destinations, edges, edges.shape[1])
             by_group[of_features[feature]].append(block)
-        ids = torch.arange(max(self.rows), device=device)
         for output, position in enumerate(own):
             if position is not None:
-                mine = ids[: self.rows[output]]
-                by_group[of_features[position]].append(_Block(None, position, output, mine, mine))
+                block = _Block(None, position, output, None, self.rows[output])
+                by_group[of_features[position]].append(block)
         self.groups: list[BlockGroup] = []
         """The groups that have blocks."""
         for group, blocks in enumerate(by_group):
             if blocks:
                 features = [i for i, each in enumerate(of_features) if each == group]
-                of_group = features, blocks, num_rows, self.rows, weighted, gradients
+                of_group = device, features, blocks, num_rows, self.rows, weighted, gradients
                 self.groups.append(_group(*of_group, min_rows, count_rows, fixed))
         if gradients:
             for each in self.groups:
@@ -272,13 +273,15 @@ class RelationBlocks:
 
 
 class _Block(NamedTuple):
-    """A block: the position of its relation or None, of its features, and of its result; edges."""
+    """A block: the position of its relation or None, of its features, and of its result; its edges,
+    None for one from each destination to itself, and their number.
+    """
 
     relation: int | None
     feature: int
     output: int
-    sources: Tensor
-    destinations: Tensor
+    edges: Tensor | None
+    num_edges: int
 
 
 def source_position(relation: Relation) -> int:
@@ -319,6 +322,7 @@ def _without_long_tails(counts: Sequence[int], sizes: Sequence[int]) -> list[int
 
 
 def _group(
+    device: torch.device,
     features: list[int],
     blocks: list[_Block],
     num_rows: Sequence[int],
@@ -330,7 +334,6 @@ def _group(
     fixed: bool,
 ) -> BlockGroup:
     """Returns a group; `num_rows` are the rows of features, `rows` those of results."""
-    device = blocks[0].sources.device
     blocks = sorted(blocks, key=attrgetter("output"))
     rows_of_features = [num_rows[i] for i in features]
     num_columns = sum(rows_of_features)
@@ -342,7 +345,7 @@ def _group(
         of_output[each.output].append(block)
     first_row = [0, *accumulate([n * len(of) for n, of in zip(rows, of_output, strict=True)])]
     first_owner = [0, *accumulate(rows)]
-    counts = [each.sources.shape[0] for each in blocks]
+    counts = [each.num_edges for each in blocks]
     group_of = partial(
         BlockGroup,
         features,
@@ -371,8 +374,7 @@ def _group(
     if fixed or (may_fit and max(num_rows_of_all, num_edges, num_columns) <= MAX_EDGES):
         keyed = [
             KeyedEdges(
-                each.sources,
-                each.destinations,
+                each.edges,
                 num_rows[each.feature],
                 rows[each.output],
                 first_column[each.feature],
@@ -382,7 +384,7 @@ def _group(
             for each, place in zip(blocks, places, strict=True)
         ]
         matrix = matrix_of_all(
-            keyed, num_rows_of_all, num_columns, edge_ids=weighted, gradients=gradients
+            device, keyed, num_rows_of_all, num_columns, edge_ids=weighted, gradients=gradients
         )
         matrix.has_edge_operands = weighted
         if fixed or fits or _has_few_empty_rows(matrix):
@@ -395,8 +397,12 @@ def _group(
         counts,
     ]
     table = on_device(of_blocks, device)
-    columns = torch.cat([each.sources for each in blocks])
-    destinations = torch.cat([each.destinations for each in blocks])
+    ids = torch.arange(max(counts), device=device)
+    ends = [
+        ids[: each.num_edges].expand(2, -1) if each.edges is None else each.edges.long()
+        for each in blocks
+    ]
+    columns, destinations = torch.cat(ends, 1)
     numbers = torch.arange(len(blocks), device=device).repeat_interleave(
         table[2], output_size=num_edges
     )

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
-from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.index_tensors import (
-    check_ids,
-    check_range,
-    indptr_from_sorted,
-)
+from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, is_edge_index
 from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
+from peergraph.aggregate.sparse.joined_rows import group_rows, sizes_with_rows
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(NamedTuple):  # a frozen dataclass takes several times as long to make
     """The edges of one relation.
 
     Args:
@@ -100,12 +95,11 @@ class TypedEdges:
         row_starts = [0, *accumulate(n * each for n, each in zip(sizes, places, strict=True))]
         keyed: list[KeyedEdges] = []
         for i, relation in enumerate(relations):
-            node_type, (sources, destinations) = relation.destinations, relation.edges().unbind()
+            node_type = relation.destinations
             place = self.by_destination[node_type].index(i)
             keyed.append(
                 KeyedEdges(
-                    sources,
-                    destinations,
+                    relation.edges(),
                     relation.num_sources,
                     sizes[node_type],
                     source_starts[i],
@@ -118,37 +112,34 @@ class TypedEdges:
         """The edges."""
         self.column_cuts = joined.column_cuts
         """The first column of each relation, and the number of columns."""
-        self.sizes = [
-            last // each + 1 if last >= 0 else 0
-            for last, each in zip(joined.row_lasts, places, strict=True)
-        ]
-        """For each node type, the destinations up to the last one that has edges."""
         lengths = [end - first for first, end in pairwise(self.column_cuts)]
         self.sources = list(torch.split(joined.columns, lengths))
         """For each relation, the distinct sources that have edges, in ascending order, int32. If
         shapes are fixed, others follow."""
-        first_of_type = [0, *accumulate(self.sizes)]
-        first_score = [
-            0, *accumulate(n * each for n, each in zip(self.sizes, places, strict=True))
-        ]  # fmt: skip
-        self.num_scores = first_score[-1]
+        # A segment of rows is a node type.
+        segments = range(len(sizes)), [max(1, each) for each in places]
+        self.sizes = sizes_with_rows(joined, segments[0], len(sizes), segments[1])
+        """For each node type, the destinations up to the last one that has edges."""
+        scores = [n * each for n, each in zip(self.sizes, places, strict=True)]
+        self.num_scores = sum(scores)
         """The scores of destinations, unused places included: for each of the first :attr:`sizes`
         nodes of each type, :meth:`score_places`."""
-        self.owners, self.score_rows = torch.empty_like(joined.rows), joined.rows.long()
+        rows = group_rows(
+            joined,
+            *segments,
+            self.sizes,
+            place_starts=list(accumulate(scores[:-1], initial=0)),
+            # A destination has a row for each relation at most; if fixed, one may have all rows
+            # without edges.
+            max_chunks=None if fixed or count > Schedule.long_row else 0,
+        )
+        self.owners = rows.owners
         """[rows] the destination of each row, counting the first :attr:`sizes` of each type, type
-        after type, and the place of each row's score among all scores of destinations."""
-        ranges = zip(pairwise(joined.row_cuts), places, first_of_type, first_score, strict=False)
-        for (first, end), step, destination, score in ranges:
-            if first < end:
-                keys, owners = joined.rows[first:end], self.owners[first:end]
-                torch.div(keys, step, rounding_mode="floor", out=owners).add_(destination)
-                self.score_rows[first:end] += score
-        rows = self.owners.shape[0]
-        indptr = indptr_from_sorted(self.owners, first_of_type[-1], torch.int32)
-        # A destination has a row for each relation at most, but for one with rows without edges.
-        most_chunks = None if fixed or count > Schedule.long_row else 0
-        ids = torch.arange(rows, dtype=torch.int32, device=device)
-        self.sums = EdgeMatrix(indptr, ids, rows, max_chunks=most_chunks)
+        after type."""
+        assert rows.places is not None
+        self.score_rows = rows.places
+        """[rows] the place of each row's score among all scores of destinations."""
+        self.sums = rows.sums
         """Adds up the rows of each destination."""
 
     def by_relation(self, columns: Tensor) -> tuple[Tensor, ...]:
@@ -174,15 +165,21 @@ class TypedEdges:
 
 def check_relation(
     name: str, relation: Relation, size: int, device: torch.device, values: bool
-) -> None:
-    """Raises what :class:`TypedEdges` raises for a relation; `values`: verify ids, too."""
+) -> Tensor:
+    """Returns the edge index of a relation; raises what :class:`TypedEdges` raises.
+
+    Args:
+        values: verify ids, too.
+    """
     edges = relation.edge_index
-    if edges.dim() != 2 or edges.shape[0] != 2:
-        raise ValueError(f"{name}.edge_index must be [2, edges], got {list(edges.shape)}")
-    check_ids(f"{name}.edge_index", edges, device, dimensions=2)
+    if not is_edge_index(edges, device):
+        if edges.dim() != 2 or edges.shape[0] != 2:
+            raise ValueError(f"{name}.edge_index must be [2, edges], got {list(edges.shape)}")
+        edges = check_ids(f"{name}.edge_index", edges, device, dimensions=2)
     loops, most = relation.self_loops, min(relation.num_sources, size)
     if loops is not None and not 0 <= loops <= most:
         raise ValueError(f"{name}.self_loops must be in 0..{most}, got {loops}")
     if values:
         check_range(f"{name}.edge_index[0]", edges[0], relation.num_sources, "sources")
         check_range(f"{name}.edge_index[1]", edges[1], size, "destinations")
+    return edges

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.index_tensors import group_by, on_device, row_of_edges
+from peergraph.aggregate.sparse.index_tensors import on_device, row_of_edges
 from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
+from peergraph.aggregate.sparse.joined_rows import GroupedRows, group_rows, sizes_with_rows
 from peergraph.aggregate.sparse.typed_edges import Relation, check_relation
 
 
@@ -36,6 +36,9 @@ class TypedPairs(ABC):
         IndexError: the first id out of range.
     """
 
+    _is_joint: bool
+    """Whether all edges of a destination are listed together; else its pairs have places."""
+
     def __init__(
         self, relations: Sequence[Relation], sizes: Sequence[int], *, gradients: bool = False
     ) -> None:
@@ -51,11 +54,8 @@ class TypedPairs(ABC):
             if source is None or sizes[source] != relation.num_sources:
                 raise ValueError(f"relations[{i}] must name the type of its sources")
             check_relation(f"relations[{i}]", relation, size, device, values=False)
-            ids, destinations = relation.edges().unbind()
             first_column = column_starts[source]
-            keyed.append(
-                KeyedEdges(ids, destinations, sizes[source], size, first_column, first_row)
-            )
+            keyed.append(KeyedEdges(relation.edges(), sizes[source], size, first_column, first_row))
         joined = join_edges(keyed, row_starts, column_starts, gradients=gradients)
         self.matrix = joined.matrix
         """The edges, relation after relation."""
@@ -65,39 +65,39 @@ class TypedPairs(ABC):
         """The first column of each node type, and the number of columns."""
         lengths = [end - first for first, end in pairwise(self.column_cuts)]
         self.chosen: list[Tensor | slice] = [
-            slice(0, size) if len(ids) == size else ids
-            for ids, size in zip(torch.split(joined.columns, lengths), sizes, strict=True)
+            slice(0, size) if length == size else ids
+            for ids, length, size in zip(
+                joined.columns.split_with_sizes(lengths), lengths, sizes, strict=True
+            )
         ]
         """For each node type, the nodes that are columns, in ascending order, int32, or the range
         of all of them."""
-        self.sizes = [0] * len(sizes)
+        # A segment of rows is a relation.
+        segments = [each.destinations for each in relations], [1] * len(relations)
+        self.sizes = sizes_with_rows(joined, segments[0], len(sizes), segments[1])
         """For each node type, the destinations up to the last one that has edges."""
-        for relation, last in zip(relations, joined.row_lasts, strict=True):
-            node_type = relation.destinations
-            self.sizes[node_type] = max(self.sizes[node_type], last + 1)
-        firsts = [0, *accumulate(self.sizes)]
-        of_relation = on_device(
-            [firsts[each.destinations] for each in relations], device, torch.int32
+        rows = group_rows(
+            joined,
+            *segments,
+            self.sizes,
+            place_starts=None if self._is_joint else row_starts[:-1],
+            edges=self._is_joint,
+            # A destination has a row for each relation at most.
+            max_chunks=None if len(relations) > Schedule.long_row else 0,
         )
-        shifts = of_relation.index_select(0, joined.row_segments)
-        self.owners = joined.rows + shifts
+        self.owners = rows.owners
         """[rows] int32, the destination of each row, counting the first :attr:`sizes` of each type,
         type after type."""
-        rows = self.owners.shape[0]
-        ids = torch.arange(rows, dtype=torch.int32, device=device)
-        indptr, ids, _ = group_by(self.owners, ids, firsts[-1], max(1, rows), torch.int32)
-        # A destination has a row for each relation at most.
-        most_chunks = None if len(relations) > Schedule.long_row else 0
-        self.sums = EdgeMatrix(indptr, ids, rows, max_chunks=most_chunks)
+        self.sums = rows.sums
         """Adds up the rows of each destination."""
-        self._complete(relations, sizes, joined, gradients)
+        self._complete(relations, joined, rows, gradients)
 
     @abstractmethod
     def _complete(
         self,
         relations: Sequence[Relation],
-        sizes: Sequence[int],
         joined: JoinedEdges,
+        rows: GroupedRows,
         gradients: bool,
     ) -> None:
         """Makes what an operation needs beside the matrix of all edges."""
@@ -123,24 +123,19 @@ class TypedPairs(ABC):
 class JointPairs(TypedPairs):
     """Edges whose scores have one softmax for each destination, over all relations."""
 
+    _is_joint = True
     by_destination: EdgeMatrix
     """The edges of each destination, over all relations; its columns are these edges."""
 
     def _complete(
         self,
         relations: Sequence[Relation],
-        sizes: Sequence[int],
         joined: JoinedEdges,
+        rows: GroupedRows,
         gradients: bool,
     ) -> None:
-        rows, edges = self.sums.indices, self.matrix.num_edges
-        degrees = self.matrix.in_degrees()[rows]
-        lasts = torch.cumsum(degrees, 0, dtype=torch.int32)
-        indptr = torch.cat([lasts.new_zeros(1), lasts])[self.sums.indptr]
-        shift = self.matrix.indptr[rows] - (lasts - degrees)
-        ids = shift.repeat_interleave(degrees, output_size=edges)
-        ids += torch.arange(edges, dtype=torch.int32, device=self.device)
-        self.by_destination = EdgeMatrix(indptr, ids, edges, edge_ids=ids)
+        assert rows.by_destination is not None
+        self.by_destination = rows.by_destination
 
     def _matrices(self) -> list[EdgeMatrix]:
         return [self.matrix, self.sums, self.by_destination]
@@ -149,6 +144,7 @@ class JointPairs(TypedPairs):
 class ApartPairs(TypedPairs):
     """Edges whose scores have a softmax for each pair, of a source and a relation's vectors."""
 
+    _is_joint = False
     scores: EdgeMatrix
     """The edges; a column is a pair of a relation and any source, in the order of relations."""
     places: Tensor
@@ -158,17 +154,16 @@ class ApartPairs(TypedPairs):
     def _complete(
         self,
         relations: Sequence[Relation],
-        sizes: Sequence[int],
         joined: JoinedEdges,
+        rows: GroupedRows,
         gradients: bool,
     ) -> None:
+        assert rows.places is not None
+        self.places = rows.places
         sources = [0, *accumulate(each.num_sources for each in relations)]
-        destinations = accumulate((sizes[each.destinations] for each in relations), initial=0)
-        firsts = on_device([sources, list(destinations)], self.device)
-        of_row = firsts.index_select(1, joined.row_segments)
-        self.places = joined.rows + of_row[1]
-        rows = row_of_edges(self.matrix.indptr, self.matrix.num_edges)
-        columns = joined.columns[self.matrix.indices] + of_row[0][rows]
+        firsts = on_device(sources, self.device).index_select(0, joined.row_segments)
+        of_edges = row_of_edges(self.matrix.indptr, self.matrix.num_edges)
+        columns = joined.columns[self.matrix.indices] + firsts[of_edges]
         ids = columns.to(self.matrix.indices.dtype)
         chunks = self.matrix.max_chunks
         self.scores = EdgeMatrix(self.matrix.indptr, ids, sources[-1], max_chunks=chunks)
