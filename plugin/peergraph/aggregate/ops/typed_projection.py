@@ -6,10 +6,10 @@ time on small operations of the host than a GPU spends on its products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,7 @@ from peergraph.autograd import Function
 from peergraph.memory import EncodedRows
 
 
-@dataclass(frozen=True)
-class AttentionRelation:
+class AttentionRelation(NamedTuple):
     """The parameters of one relation, whose features are multiplied by `weight` and then summed.
 
     Args:
@@ -129,14 +128,34 @@ class _Plan(RowReader):
             for piece in pieces:
                 yield tuple(tensor[piece] for tensor in tensors)
 
-    def of_destinations(self, scores: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def of_destinations(self, scores: Tensor) -> dict[int, Tensor]:
         """Returns the scores of the destinations of each node type that has any."""
-        first = 0
-        for node_type, size in enumerate(self.edges.sizes):
-            columns = self.edges.score_places(node_type) * self.heads
-            if size:
-                yield node_type, scores[first : first + size * columns].view(size, columns)
-            first += size * columns
+        sizes = self.edges.sizes
+        columns = [self.edges.score_places(i) * self.heads for i in range(len(sizes))]
+        lengths = [size * count for size, count in zip(sizes, columns, strict=True)]
+        parts = enumerate(zip(scores.split_with_sizes(lengths), sizes, columns, strict=True))
+        return {i: part.view(size, count) for i, (part, size, count) in parts if size}
+
+    def maps(
+        self, weights: Sequence[Tensor], into_weights: Sequence[Tensor], node_types: Iterable[int]
+    ) -> list[_Maps]:
+        """Returns the maps of sources, and those of destinations of some types, by shape."""
+        groups: dict[tuple[int, ...], _Maps] = {}
+        for i, weight in enumerate(weights):
+            groups.setdefault(tuple(weight.shape), _Maps([], [])).sources.append(i)
+        for node_type in node_types:
+            shape = tuple(into_weights[self.edges.by_destination[node_type][0]].shape)
+            groups.setdefault(shape, _Maps([], [])).node_types.append(node_type)
+        return list(groups.values())
+
+
+class _Maps(NamedTuple):
+    """Maps whose weights have one shape: of the sources of relations, and of the destinations of
+    all relations into some node types.
+    """
+
+    sources: list[int]
+    node_types: list[int]
 
 
 class _Projection(Function):
@@ -148,13 +167,30 @@ class _Projection(Function):
         x = new(count, heads * plan.depth, dtype=plan.dtype)
         padded = -(-heads // FAST_COLUMNS) * FAST_COLUMNS
         left = new(count, padded, dtype=plan.sums)
+        of_all = new(edges.num_scores * heads, dtype=plan.sums)
+        of_types = plan.of_destinations(of_all)
         low: list[Tensor] = [weights[0]] * len(weights)
         low_scores = list(low)
-        for group in _same_shapes(weights):
-            stack = torch.stack([weights[i] for i in group])
-            scores = F.pad(_scores(stack, vectors, group), (0, 0, 0, padded - heads))
-            parts = stack.to(plan.dtype).unbind(), scores.to(plan.dtype).unbind()
-            for i, weight, score in zip(group, *parts, strict=True):
+        into: dict[int, Tensor] = {}
+        for sources, node_types in plan.maps(weights, into_weights, of_types):
+            of_maps, of_vectors = [weights[i] for i in sources], [vectors[i] for i in sources]
+            counts = [len(sources)]
+            for node_type in node_types:
+                into_type = edges.by_destination[node_type]
+                counts.append(edges.score_places(node_type))
+                of_maps += [into_weights[i] for i in into_type]
+                of_vectors += [into_vectors[i] for i in into_type]
+                if len(into_type) < counts[-1]:  # a place without a score
+                    of_maps.append(of_maps[-1])
+                    of_vectors.append(torch.zeros_like(of_vectors[-1]))
+            stack, attention = torch.stack(of_maps), torch.stack(of_vectors)
+            scores = _scores(stack, attention).to(plan.dtype).split_with_sizes(counts)
+            for node_type, score in zip(node_types, scores[1:], strict=True):
+                into[node_type] = score.flatten(0, 1)
+            of_sources = stack[: counts[0]].to(plan.dtype).unbind()
+            padding = 0, 0, 0, padded - heads
+            parts = of_sources, F.pad(scores[0], padding).unbind()
+            for i, weight, score in zip(sources, *parts, strict=True):
                 low[i], low_scores[i] = weight, score
         blocks = zip(edges.sources, edges.by_relation(x), edges.by_relation(left), strict=True)
         for i, block in enumerate(blocks):
@@ -163,16 +199,10 @@ class _Projection(Function):
                 chosen = plan.select(features, plan.sources[i], rows)
                 multiply(chosen, weight, of_x)
                 multiply(chosen, score, of_left)
-        of_all = new(edges.num_scores * heads, dtype=plan.sums)
-        into: dict[int, Tensor] = {}
-        for node_type, of_type in plan.of_destinations(of_all):
-            chosen_relations = edges.by_destination[node_type]
-            stack = torch.stack([into_weights[i] for i in chosen_relations])
-            scores = _scores(stack, into_vectors, chosen_relations).flatten(0, 1)
-            scores = F.pad(scores, (0, 0, 0, of_type.shape[1] - scores.shape[0])).to(plan.dtype)
-            into[node_type] = scores
+        for node_type, of_type in of_types.items():
             for piece in plan.pieces(features, node_type, of_type.shape[0]):
-                multiply(plan.select(features, node_type, piece), scores.t(), of_type[piece])
+                chosen = plan.select(features, node_type, piece)
+                multiply(chosen, into[node_type].t(), of_type[piece])
         right = of_all.view(-1, heads).index_select(0, edges.score_rows)
         ctx.save_for_backward(*operands)
         ctx.plan, ctx.low, ctx.low_scores, ctx.into = plan, low, low_scores, into
@@ -200,12 +230,23 @@ class _Projection(Function):
             torch.zeros_like(x) if need and i in read else None
             for i, (x, need) in enumerate(zip(features, needs[0], strict=True))
         ]
+        of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
+        of_all.index_copy_(0, edges.score_rows, grads[2])
+        of_types = plan.of_destinations(of_all.view(-1).to(plan.dtype))
         of_weights: list[Tensor | None] = [None] * len(weights)
         of_vectors, of_into, of_into_vectors = (list(of_weights) for _ in range(3))
-        for group in _same_shapes(weights):
-            total = _new_sums(weights[group[0]], plan.sums, len(group))
-            scores = total.new_empty(len(group), plan.heads, total.shape[2])
-            for i, of_weight, of_score in zip(group, total.unbind(), scores.unbind(), strict=True):
+        used_types = [node_type for node_type in of_types if node_type in plan.used]
+        for sources, node_types in plan.maps(weights, into_weights, used_types):
+            places = [edges.by_destination[i] for i in node_types]
+            flat = list(chain.from_iterable(places))
+            of_maps = [weights[i] for i in sources] + [into_weights[i] for i in flat]
+            of_both = [vectors[i] for i in sources] + [into_vectors[i] for i in flat]
+            stack, attention = torch.stack(of_maps), torch.stack(of_both)
+            count = len(sources)
+            total = torch.empty_like(stack, dtype=plan.sums)
+            scores = total.new_empty(len(stack), plan.heads, stack.shape[2])
+            of_sources = zip(sources, total[:count].unbind(), scores[:count].unbind(), strict=True)
+            for i, of_weight, of_score in of_sources:
                 if not is_used[i]:
                     continue
                 if blocks[i][0].shape[0] == 0:
@@ -221,34 +262,23 @@ class _Projection(Function):
                         part = product_of_rows(of_x, ctx.low[i])
                         add_product(part, of_left, ctx.low_scores[i][: plan.heads], False)
                         of_feature.index_add_(0, rows, part)
-            _of_scores(total, scores, weights, vectors, group, of_weights, of_vectors)
-        of_all = grads[2].new_zeros(edges.num_scores, plan.heads)
-        of_all.index_copy_(0, edges.score_rows, grads[2])
-        for node_type, part in plan.of_destinations(of_all.view(-1).to(plan.dtype)):
-            if node_type not in plan.used:
-                continue
-            chosen_relations = edges.by_destination[node_type]
-            used = len(chosen_relations) * plan.heads
-            columns = into_weights[chosen_relations[0]].shape[1]
-            scores = of_all.new_empty(used, columns)
-            for piece in plan.pieces(features, node_type, part.shape[0]):
-                chosen = plan.select(features, node_type, piece)
-                add_product_of_columns(scores, part[piece, :used], chosen, piece.start == 0)
-            of_feature = of_features[node_type]
-            if of_feature is not None:
-                add_product(of_feature[: part.shape[0]], part, ctx.into[node_type], False)
-            total = _new_sums(
-                into_weights[chosen_relations[0]], plan.sums, len(chosen_relations)
-            ).zero_()
-            _of_scores(
-                total,
-                scores.view(len(chosen_relations), plan.heads, columns),
-                into_weights,
-                into_vectors,
-                chosen_relations,
-                of_into,
-                of_into_vectors,
-            )
+            total[count:].zero_()
+            lengths = [len(each) * plan.heads for each in places]
+            of_places = scores[count:].flatten(0, 1).split_with_sizes(lengths)
+            for node_type, of_place in zip(node_types, of_places, strict=True):
+                part = of_types[node_type]
+                for piece in plan.pieces(features, node_type, part.shape[0]):
+                    chosen = plan.select(features, node_type, piece)
+                    columns = part[piece, : of_place.shape[0]]
+                    add_product_of_columns(of_place, columns, chosen, piece.start == 0)
+                of_feature = of_features[node_type]
+                if of_feature is not None:
+                    add_product(of_feature[: part.shape[0]], part, ctx.into[node_type], False)
+            of_each = iter(zip(*_of_scores(total, scores, stack, attention), strict=True))
+            for i, (of_weight, of_vector) in zip(sources, of_each, strict=False):
+                of_weights[i], of_vectors[i] = of_weight, of_vector
+            for i, (of_weight, of_vector) in zip(flat, of_each, strict=True):
+                of_into[i], of_into_vectors[i] = of_weight, of_vector
         results: list[Tensor | None] = [None, *of_features]
         by_relation = zip(
             (weights, vectors, into_weights, into_vectors),
@@ -268,48 +298,34 @@ class _Projection(Function):
         )
 
 
-def _same_shapes(weights: Sequence[Tensor]) -> list[list[int]]:
-    """Returns the positions of weights by their shape."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i, weight in enumerate(weights):
-        groups.setdefault(tuple(weight.shape), []).append(i)
-    return list(groups.values())
+def _scores(stack: Tensor, attention: Tensor) -> Tensor:
+    """Returns [maps, heads, columns]: the weight of each column in the score of each head.
 
-
-def _scores(stack: Tensor, vectors: Sequence[Tensor], group: list[int]) -> Tensor:
-    """Returns [relations, heads, columns]: the weight of each column in the score of each head."""
-    attention = torch.stack([vectors[i] for i in group])
-    heads, depth = attention.shape[-2:]
-    of_heads = stack.view(len(group) * heads, depth, -1)
-    return torch.bmm(attention.view(-1, 1, depth), of_heads).view(len(group), heads, -1)
+    Args:
+        stack: [maps, heads * depth, columns] weights.
+        attention: [maps, ..., heads, depth] vectors.
+    """
+    count, (heads, depth) = len(stack), attention.shape[-2:]
+    of_heads = stack.view(count * heads, depth, -1)
+    return torch.bmm(attention.view(-1, 1, depth), of_heads).view(count, heads, -1)
 
 
 def _of_scores(
-    total: Tensor,
-    scores: Tensor,
-    weights: Sequence[Tensor],
-    vectors: Sequence[Tensor],
-    group: list[int],
-    of_weights: list[Tensor | None],
-    of_vectors: list[Tensor | None],
-) -> None:
-    """Writes the gradients of weights and vectors, given those of the weights of scores.
+    total: Tensor, scores: Tensor, stack: Tensor, attention: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Returns the gradients of weights and vectors, given those of the weights of scores.
 
     Args:
-        total: [relations, heads * depth, columns], to which the weights' gradient is added.
-        scores: [relations, heads, columns].
+        total: [maps, heads * depth, columns], to which the weights' gradient is added.
+        scores: [maps, heads, columns].
+        stack: [maps, heads * depth, columns] weights.
+        attention: [maps, ..., heads, depth] vectors.
     """
     count, heads, columns = scores.shape
-    attention = torch.stack([vectors[i] for i in group]).view(count * heads, -1, 1)
-    stack = torch.stack([weights[i] for i in group]).view(count * heads, -1, columns)
+    by_head = stack.view(count * heads, -1, columns)
     scores = scores.view(count * heads, 1, columns)
-    total.view(stack.shape).baddbmm_(attention.to(total.dtype), scores)
-    of_attention = torch.bmm(stack.to(scores.dtype), scores.transpose(1, 2))
-    of_attention = of_attention.view(count, *vectors[0].shape)
-    parts = total.to(stack.dtype).unbind(), of_attention.to(stack.dtype).unbind()
-    for i, of_weight, of_vector in zip(group, *parts, strict=True):
-        of_weights[i], of_vectors[i] = of_weight, of_vector
-
-
-def _new_sums(weight: Tensor, dtype: torch.dtype, count: int) -> Tensor:
-    return weight.new_empty(count, *weight.shape, dtype=dtype)
+    vectors = attention.view(count * heads, -1, 1).to(total.dtype)
+    total.view(by_head.shape).baddbmm_(vectors, scores)
+    of_attention = torch.bmm(by_head.to(scores.dtype), scores.transpose(1, 2))
+    of_attention = of_attention.view(attention.shape)
+    return total.to(stack.dtype).unbind(), of_attention.to(stack.dtype).unbind()
