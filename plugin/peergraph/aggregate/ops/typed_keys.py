@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -66,22 +66,33 @@ class _Plan(RowReader):
         types = len(self.encoded)
         return operands[:types], operands[types : 2 * types], operands[2 * types :]
 
-    def columns(self, features: Sequence[Tensor]) -> Iterator[tuple[int, Any, slice]]:
-        """Returns the node type, the rows of features and the columns of each piece of them."""
-        cuts = pairwise(self.pairs.column_cuts)
-        for node_type, (chosen, (first, end)) in enumerate(
-            zip(self.pairs.chosen, cuts, strict=True)
-        ):
-            for piece in self.pieces(features, node_type, end - first):
-                rows = chosen[piece] if isinstance(chosen, Tensor) else piece
-                yield node_type, rows, slice(first + piece.start, first + piece.stop)
+    def columns(
+        self, features: Sequence[Tensor], *tensors: Tensor
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Returns the node type of each piece of the columns, the rows of features that it reads,
+        and its parts of tensors.
+        """
+        lengths = [end - first for first, end in pairwise(self.pairs.column_cuts)]
+        return self._by_type(features, self.pairs.chosen, lengths, tensors)
 
-    def destinations(self, features: Sequence[Tensor]) -> Iterator[tuple[int, slice, slice]]:
+    def destinations(
+        self, features: Sequence[Tensor], *tensors: Tensor
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """As :meth:`columns`, of the destinations."""
-        firsts = accumulate(self.pairs.sizes, initial=0)
-        for node_type, (first, size) in enumerate(zip(firsts, self.pairs.sizes, strict=False)):
-            for piece in self.pieces(features, node_type, size):
-                yield node_type, piece, slice(first + piece.start, first + piece.stop)
+        sizes = self.pairs.sizes
+        return self._by_type(features, [slice(0, size) for size in sizes], sizes, tensors)
+
+    def _by_type(
+        self,
+        features: Sequence[Tensor],
+        rows: Sequence[Tensor | slice],
+        lengths: list[int],
+        tensors: Sequence[Tensor],
+    ) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        parts = zip(*[tensor.split_with_sizes(lengths) for tensor in tensors], strict=True)
+        for node_type, (of_type, of_tensors) in enumerate(zip(rows, parts, strict=True)):
+            for piece in self.in_pieces(features, node_type, of_type, *of_tensors):
+                yield node_type, piece
 
 
 class _TypedKeys(torch.autograd.Function):
@@ -93,16 +104,15 @@ class _TypedKeys(torch.autograd.Function):
         low_biases = [each.to(plan.dtype) for each in biases]
         counts = pairs.num_columns, pairs.num_columns, sum(pairs.sizes)
         keys, values, queries = (low[0].new_empty(count, width) for count in counts)
-        for node_type, rows, columns in plan.columns(features):
+        thirds = [torch.split(each, width) for each in low]
+        of_biases = [torch.split(each, width) for each in low_biases]
+        for node_type, (rows, *parts) in plan.columns(features, keys, values):
             x = plan.select(features, node_type, rows)
-            of_keys, _, of_values = low[node_type].split(width)
-            bias = low_biases[node_type].split(width)
-            multiply(x, of_keys.t(), keys[columns], bias[0])
-            multiply(x, of_values.t(), values[columns], bias[2])
-        for node_type, rows, places in plan.destinations(features):
+            for third, out in zip((0, 2), parts, strict=True):
+                multiply(x, thirds[node_type][third].t(), out, of_biases[node_type][third])
+        for node_type, (rows, out) in plan.destinations(features, queries):
             x = plan.select(features, node_type, rows)
-            weight, bias = (each[node_type][width : 2 * width] for each in (low, low_biases))
-            multiply(x, weight.t(), queries[places], bias)
+            multiply(x, thirds[node_type][1].t(), out, of_biases[node_type][1])
         ctx.save_for_backward(*operands, *low)
         ctx.plan = plan
         return keys, values, queries
@@ -114,10 +124,10 @@ class _TypedKeys(torch.autograd.Function):
         operands, low = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         keys, values, queries = grads
         sums = _Gradients(plan, operands, low, ctx.needs_input_grad[1:])
-        for node_type, rows, columns in plan.columns(sums.inputs):
-            sums.add(node_type, rows, {0: keys[columns], 2: values[columns]})
-        for node_type, rows, places in plan.destinations(sums.inputs):
-            sums.add(node_type, rows, {1: queries[places]})
+        for node_type, (rows, of_keys, of_values) in plan.columns(sums.inputs, keys, values):
+            sums.add(node_type, rows, {0: of_keys, 2: of_values})
+        for node_type, (rows, of_queries) in plan.destinations(sums.inputs, queries):
+            sums.add(node_type, rows, {1: of_queries})
         return None, *sums.results(operands)
 
 
@@ -131,16 +141,20 @@ class _Gradients:
         low: Sequence[Tensor],
         needs: Sequence[bool],
     ) -> None:
-        self._plan, self._low, self._needs = plan, low, needs
+        self._plan, self._needs = plan, needs
         self.inputs, weights, biases = plan.split(operands)
         of_features, self._of_weights, self._of_biases = plan.split(needs)
         self._features = [
             torch.zeros_like(x) if need else None
             for x, need in zip(self.inputs, of_features, strict=True)
         ]
-        dtype = sum_dtype(plan.dtype)
-        self._weights = [torch.zeros_like(each, dtype=dtype) for each in weights]
-        self._biases = [torch.zeros_like(each, dtype=dtype) for each in biases]
+        dtype, width = sum_dtype(plan.dtype), weights[0].shape[0] // 3
+        self._weights = [torch.empty_like(each, dtype=dtype) for each in weights]
+        self._biases = biases[0].new_zeros(len(biases), 3 * width, dtype=dtype)
+        # Thirds of keys, queries and values, by type.
+        self._low = [torch.split(each, width) for each in low]
+        self._weight_thirds = [torch.split(each, width) for each in self._weights]
+        self._bias_thirds = self._biases.view(-1, width).unbind()
         self._begun: set[tuple[int, int]] = set()
 
     def add(self, node_type: int, rows: Any, parts: dict[int, Tensor]) -> None:
@@ -154,26 +168,32 @@ class _Gradients:
         if self._of_weights[node_type]:
             x = self._plan.select(self.inputs, node_type, rows)
         of_feature = self._features[node_type]
-        for part, grad in parts.items():
-            width = grad.shape[1]
-            place = slice(part * width, (part + 1) * width)
+        for third, grad in parts.items():
+            is_first = (node_type, third) not in self._begun
+            self._begun.add((node_type, third))
             if x is not None:
-                is_first = (node_type, part) not in self._begun
-                add_product_of_columns(self._weights[node_type][place], grad, x, is_first)
-                self._begun.add((node_type, part))
+                add_product_of_columns(self._weight_thirds[node_type][third], grad, x, is_first)
             if self._of_biases[node_type]:
-                bias = self._biases[node_type][place]
-                bias += grad.sum(0, dtype=bias.dtype)
+                bias = self._bias_thirds[3 * node_type + third]
+                if is_first:
+                    torch.sum(grad, 0, dtype=bias.dtype, out=bias)
+                else:
+                    bias += grad.sum(0, dtype=bias.dtype)
             if of_feature is None:
                 continue
+            low = self._low[node_type][third]
             if isinstance(rows, slice):
-                add_product(of_feature[rows], grad, self._low[node_type][place], False)
+                add_product(of_feature[rows], grad, low, False)
             else:
-                of_feature.index_add_(0, rows, product_of_rows(grad, self._low[node_type][place]))
+                of_feature.index_add_(0, rows, product_of_rows(grad, low))
 
     def results(self, operands: Sequence[Tensor]) -> list[Tensor | None]:
         """Returns the gradients in the dtype of each operand, None where none is needed."""
-        sums = (*self._features, *self._weights, *self._biases)
+        for node_type, thirds in enumerate(self._weight_thirds):
+            for third, of_third in enumerate(thirds):
+                if (node_type, third) not in self._begun:
+                    of_third.zero_()
+        sums = (*self._features, *self._weights, *self._biases.unbind())
         return [
             each.to(operand.dtype) if need and each is not None else None
             for each, operand, need in zip(sums, operands, self._needs, strict=True)

@@ -6,7 +6,7 @@ time on small operations of the host than a GPU spends on its products.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
@@ -116,18 +116,6 @@ class _Plan(RowReader):
         cuts = [0, *(first + i * count for i in range(5))]
         return tuple(operands[a:b] for a, b in pairwise(cuts))  # type: ignore[return-value]
 
-    def in_pieces(
-        self, features: Sequence[Tensor], feature: int, tensors: tuple[Tensor, ...]
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """Returns the pieces of tensors that have a row for each row of features that is read."""
-        count = tensors[0].shape[0]
-        pieces = list(self.pieces(features, feature, count))
-        if len(pieces) == 1:
-            yield tensors
-        else:
-            for piece in pieces:
-                yield tuple(tensor[piece] for tensor in tensors)
-
     def of_destinations(self, scores: Tensor) -> dict[int, Tensor]:
         """Returns the scores of the destinations of each node type that has any."""
         sizes = self.edges.sizes
@@ -195,7 +183,7 @@ class _Projection(Function):
         blocks = zip(edges.sources, edges.by_relation(x), edges.by_relation(left), strict=True)
         for i, block in enumerate(blocks):
             weight, score = low[i].t(), low_scores[i].t()
-            for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], block):
+            for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], *block):
                 chosen = plan.select(features, plan.sources[i], rows)
                 multiply(chosen, weight, of_x)
                 multiply(chosen, score, of_left)
@@ -253,7 +241,7 @@ class _Projection(Function):
                     of_weight.zero_()
                     of_score.zero_()
                 of_feature, first = of_features[plan.sources[i]], True
-                for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], blocks[i]):
+                for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], *blocks[i]):
                     chosen = plan.select(features, plan.sources[i], rows)
                     add_product_of_columns(of_weight, of_x, chosen, first)
                     add_product_of_columns(of_score, of_left, chosen, first)

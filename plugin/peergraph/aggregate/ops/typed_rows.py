@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,22 @@ class RowReader:
         step = max(1, _PIECE_BYTES // max(1, columns * self.dtype.itemsize))
         for first in range(0, count, step):
             yield slice(first, min(first + step, count))
+
+    def in_pieces(
+        self, features: Sequence[Tensor], feature: int, rows: Tensor | slice, *tensors: Tensor
+    ) -> Iterator[tuple[Any, ...]]:
+        """Returns the pieces of rows of features, and of tensors with a row for each of them.
+
+        Args:
+            rows: ids, or the range of the first ones.
+        """
+        pieces = list(self.pieces(features, feature, tensors[0].shape[0]))
+        if len(pieces) == 1:
+            yield rows, *tensors
+        else:
+            for piece in pieces:
+                of_rows = piece if isinstance(rows, slice) else rows[piece]
+                yield of_rows, *[tensor[piece] for tensor in tensors]
 
 
 def split_encoded(
