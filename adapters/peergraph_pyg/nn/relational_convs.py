@@ -136,9 +136,7 @@ class RelationalConv(FastLayer):
         if is_explaining():
             relations = f"{self.num_relations} relations in one pass"
             note(f"propagate: peergraph, {reduce} of {relations}, {edges.groups[0].matrix}")
-        own_weights = [] if self.root is None else [self.root.t()]
-        biases = [] if self.bias is None else [self.bias]
-        return with_isolated_rows(result, pair[1], own_weights, biases)
+        return with_isolated_rows(result, pair[1])
 
     def _of_ids(
         self, pair: tuple[Any, Any], edge_index: Tensor, edge_type: Tensor, reduce: str

@@ -258,23 +258,10 @@ class _JoinedSums(JoinedLayers):
             order = "after their products" if multiplies_first else "before their products"
             count = len(self.layers)
             note(f"forward: peergraph, {kind.reduce} of {count} relations in one pass, {order}")
-        by_output: list[list[SumRelation]] = [[] for _ in results]
-        for each in parameters:
-            by_output[each.output].append(each)
         return [
-            self._all_rows(result, call.x[node_type], of_output, factor)
-            for result, node_type, of_output, factor in zip(
-                results, node_types, by_output, factors, strict=True
-            )
+            with_isolated_rows(result, call.x[node_type])
+            for result, node_type in zip(results, node_types, strict=True)
         ]
-
-    @staticmethod
-    def _all_rows(
-        result: TypedResult, x: Tensor, of_output: list[SumRelation], factor: float
-    ) -> Tensor:
-        biases = [each.bias for each in of_output if each.bias is not None]
-        own = [each.self_weight for each in of_output if each.self_weight is not None]
-        return with_isolated_rows(result, x, own, biases, factor)
 
 
 @dataclass(frozen=True)

@@ -154,12 +154,13 @@ def typed_sage_of_products(
     for of_output, total, mine, factor in zip(by_output, sums, own, factors, strict=True):
         bias = _bias(of_output, factor)
         bias = None if bias is None else bias.to(dtype)
+        weight = None
         if mine is not None:
             weight = _scaled(total_of(_own_weights(of_output)), factor).to(dtype)
             total = total + F.linear(features[mine][: len(total)].to(dtype), weight, bias)
         else:
             total = total.clone() if bias is None else total + bias
-        results.append(TypedResult(total))
+        results.append(TypedResult(total, None, weight, bias))
     return results
 
 

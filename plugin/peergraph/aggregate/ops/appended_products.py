@@ -30,7 +30,7 @@ def append_products(
         weight: [out, in] of the result's dtype.
         bias: [out] likewise.
     """
-    first, gradients = result
+    first, gradients = result.first, result.gradients
     count = first.shape[0] + rows.stop - rows.start
     if gradients is not None and gradients.shape[0] != count:
         gradients = None
@@ -55,8 +55,9 @@ class _AppendedProducts(Function):
         ctx.shape, ctx.dtype = x.shape, x.dtype
         chosen = x[rows].to(first.dtype)
         joined = first.new_empty(ctx.count + chosen.shape[0], first.shape[1])
-        joined[: ctx.count] = first
-        multiply(chosen, weight.t(), joined[ctx.count :], bias)
+        of_first, of_chosen = joined.split_with_sizes([ctx.count, chosen.shape[0]])
+        of_first.copy_(first)
+        multiply(chosen, weight.t(), of_chosen, bias)
         return joined
 
     @staticmethod

@@ -96,11 +96,8 @@ class SideBySideWeights:
         blocks = zip(parts, products, self.counts, strict=True)
         of_weights = [(part, used) for part, used, count in blocks for _ in range(count)]
         # Side by side they are no matrices of their own: autograd would copy one after the other.
-        apart = torch.stack([part for part, _ in of_weights]).unbind()
-        return [
-            part.to(weight.dtype) if used else None
-            for part, weight, (_, used) in zip(apart, weights, of_weights, strict=True)
-        ]
+        apart = torch.stack([part for part, _ in of_weights]).to(weights[0].dtype).unbind()
+        return [part if used else None for part, (_, used) in zip(apart, of_weights, strict=True)]
 
     def _widths(self, whole: Tensor) -> list[int]:
         assert self.counts is not None

@@ -6,9 +6,8 @@ that one product multiplies and adds all of them: see :class:`RelationBlocks`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +23,10 @@ from peergraph.aggregate.ops.row_products import (
     multiply,
     product_of_rows,
 )
-from peergraph.aggregate.ops.side_by_side_weights import SideBySideWeights, sum_of
+from peergraph.aggregate.ops.side_by_side_weights import SideBySideWeights
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.ops.source_rows import Rows, sum_rows
+from peergraph.aggregate.ops.typed_sum_plan import SumPlan
 from peergraph.aggregate.sparse.relation_blocks import BlockGroup, RelationBlocks
 
 
@@ -40,6 +40,11 @@ class TypedResult(NamedTuple):
     (:func:`peergraph.aggregate.ops.appended_products.append_products`). None where the
     destinations' features need no gradient, or all rows are there.
     """
+    weight: Tensor | None = None
+    """[out, columns] by which the destinations' own rows are multiplied; None where they are not,
+    or all rows are there."""
+    bias: Tensor | None = None
+    """[out] that is added to each row; None where nothing is."""
 
 
 def sum_and_multiply(
@@ -69,7 +74,7 @@ def sum_and_multiply(
     by_group = [
         [each] if isinstance(each, Tensor) else list(chain.from_iterable(each)) for each in weights
     ]
-    plan = _Plan(
+    plan = SumPlan(
         edges,
         [None if isinstance(each, Tensor) else each for each in features],
         list(map(len, biases)),
@@ -90,7 +95,7 @@ def sum_and_multiply(
         *chain.from_iterable(by_group),
     )
     count = len(biases)
-    return list(map(TypedResult, results[:count], results[count : 2 * count]))
+    return list(map(TypedResult, *[results[i * count : (i + 1) * count] for i in range(4)]))
 
 
 def total_of(parameters: Sequence[Tensor]) -> Tensor:
@@ -169,114 +174,15 @@ class _SplitResults(torch.autograd.Function):
         return torch.cat(parts), None, None
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is computed.
-
-    Args:
-        stored: by feature: rows that are no tensor, or None.
-        num_biases, factors: by result.
-        weights: by group.
-        columns: of results.
-    """
-
-    edges: RelationBlocks
-    stored: list[Any]
-    num_biases: list[int]
-    factors: list[float]
-    weights: list[SideBySideWeights]
-    edge_values: list[Tensor | None]
-    mean: bool
-    dtype: torch.dtype
-    columns: int
-
-    def split(self, operands: Sequence[Any]) -> tuple[Any, Any, list[Any]]:
-        """Returns features, biases, and by group the tensors of weights."""
-        first, second = len(self.stored), len(self.stored) + sum(self.num_biases)
-        weights = iter(operands[second:])
-        by_group = [list(islice(weights, each.num_weights)) for each in self.weights]
-        return operands[:first], operands[first:second], by_group
-
-    def biases(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Returns by result, where it has any, the sum of its biases in the dtype of products."""
-        totals, first = {}, 0
-        for output, (count, factor) in enumerate(zip(self.num_biases, self.factors, strict=True)):
-            if count:
-                total = sum_of(tensors[first : first + count])
-                totals[output] = total if factor == 1 else total * factor
-            first += count
-        if len(totals) > 1:
-            together = torch.stack(list(totals.values())).to(self.dtype)
-            return dict(zip(totals, together.unbind(), strict=True))
-        return {output: total.to(self.dtype) for output, total in totals.items()}
-
-    def bias_gradients(
-        self, grads: Sequence[Tensor | None], tensors: Sequence[Tensor]
-    ) -> list[Tensor | None]:
-        """Returns the gradient of each bias, given those of results."""
-        gradients: list[Tensor | None] = []
-        for grad, count, factor in zip(grads, self.num_biases, self.factors, strict=True):
-            if grad is None or count == 0:
-                gradients += [None] * count
-                continue
-            total = grad.sum(0, dtype=sum_dtype(grad.dtype))
-            total = total if factor == 1 else total * factor
-            # Each has memory of its own: who scales one in place would else scale all.
-            gradients += [total] if count == 1 else total.repeat(count, 1).unbind()
-        return [
-            None if gradient is None else gradient.to(bias.dtype)
-            for gradient, bias in zip(gradients, tensors, strict=True)
-        ]
-
-    def stand_ins(self, needs: Sequence[bool]) -> list[Tensor | None]:
-        """Returns for each result a tensor that takes the gradient of all rows, or None.
-
-        Args:
-            needs: whether gradients of features are needed.
-        """
-        tensors: list[Tensor | None] = [None] * len(self.edges.rows)
-        for group in self.edges.groups:
-            for block, feature in group.own_blocks():
-                output, count = group.outputs[block], group.rows_of(feature)
-                if needs[feature] and self.edges.rows[output] < count:
-                    shape = count, self.columns
-                    device = self.edges.device
-                    tensors[output] = torch.empty_strided(
-                        shape, (0, 0), dtype=self.dtype, device=device
-                    )
-        return tensors
-
-    def own_gradients(
-        self, group: BlockGroup, grads: Sequence[Tensor | None], matrices: Sequence[Tensor]
-    ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-        """Yields what rows behind the first ones add to the gradients of a group's features.
-
-        Args:
-            grads: of all rows of each result, or None.
-            matrices: of the group's products.
-
-        Returns:
-            The features, their first row, and the factors of the product.
-        """
-        for product, matrix in zip(group.products, matrices, strict=True):
-            grad, first = grads[product.output], self.edges.rows[product.output]
-            if grad is None:
-                continue
-            for place, block in enumerate(product.blocks):
-                if group.relations[block] is None:
-                    columns = matrix.shape[1] // len(product.blocks)
-                    own = matrix[:, place * columns : (place + 1) * columns]
-                    yield group.sources[block], first, grad[first:], own
-
-
 class _SumAndMultiply(torch.autograd.Function):
-    """Returns the results, what takes gradients of all of their rows, and the sums of each group.
+    """Returns the results, what takes gradients of all of their rows, what makes rows that they
+    lack: weights and biases, each for all results, and the sums of each group.
 
     So second derivatives reach features through these sums without keeping the features.
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, *operands: Tensor | None) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, plan: SumPlan, *operands: Tensor | None) -> tuple[Tensor | None, ...]:
         features, biases, weights = plan.split(operands)
         saved_sums = []
         for group, values in zip(plan.edges.groups, plan.edge_values, strict=True):
@@ -289,27 +195,32 @@ class _SumAndMultiply(torch.autograd.Function):
             each.matrices(of_group, plan.dtype)
             for each, of_group in zip(plan.weights, weights, strict=True)
         ]
-        results = _products(plan, saved_sums, matrices, plan.biases(biases))
+        totals = plan.biases(biases)
+        own_weights = plan.own_weights(matrices)
+        own_biases = [totals.get(output) for output in range(len(plan.edges.rows))]
+        results = _products(plan, saved_sums, matrices, totals)
         ctx.plan, ctx.matrices = plan, matrices
         ctx.dtypes = [None if x is None else x.dtype for x in features]
         ctx.save_for_backward(*operands[len(features) :], *saved_sums)
         ctx.set_materialize_grads(False)
         needs = ctx.needs_input_grad[1:]
         groups = zip(plan.edges.groups, saved_sums, strict=True)
-        ctx.mark_non_differentiable(
-            *(sums for group, sums in groups if not any(needs[i] for i in group.features))
-        )
-        return *results, *plan.stand_ins(needs), *saved_sums
+        fixed = [sums for group, sums in groups if not any(needs[i] for i in group.features)]
+        if not any(needs[len(features) :]):
+            fixed += [each for each in (*own_weights, *own_biases) if each is not None]
+        ctx.mark_non_differentiable(*fixed)
+        return *results, *plan.stand_ins(needs), *own_weights, *own_biases, *saved_sums
 
     @staticmethod
     @unbatched
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        plan: _Plan = ctx.plan
+        plan: SumPlan = ctx.plan
         count, groups = len(plan.edges.rows), plan.edges.groups
-        of_all = grads[count : 2 * count]
-        firsts = _of_first_rows(grads[:count], of_all, plan)
-        if torch.is_grad_enabled() or any(grad is not None for grad in grads[2 * count :]):
-            return _gradients_again(ctx, firsts, of_all, grads[2 * count :])
+        first, of_all, of_own, of_totals = (grads[i * count : (i + 1) * count] for i in range(4))
+        firsts = _of_first_rows(first, of_all, [*zip(of_own, of_totals, strict=True)], plan)
+        of_kept = grads[4 * count :]
+        if torch.is_grad_enabled() or any(grad is not None for grad in of_kept):
+            return _gradients_again(ctx, firsts, of_all, of_own, of_totals, of_kept)
         of_results = [None if grad is None else grad.contiguous() for grad in firsts]
         needs, _, _ = plan.split(ctx.needs_input_grad[1:])
         parameters, saved_sums = (
@@ -326,48 +237,60 @@ class _SumAndMultiply(torch.autograd.Function):
             matrices, joined = ctx.matrices[number], plan.weights[number]
             whole = joined.new_gradient(matrices, sum_dtype(plan.dtype))
             grads_of_products = _by_product(group, of_results, plan)
-            steps = zip(
-                group.products, matrices, joined.by_product(whole), grads_of_products, strict=True
-            )
-            for product, matrix, total, grad in steps:
+            of_products = joined.by_product(whole)
+            of_rows = [None] * len(matrices) if of_sums is None else group.by_product(of_sums)
+            operands = group.by_product(sums), of_rows, matrices, of_products, grads_of_products
+            for rows, of_these, matrix, total, grad in zip(*operands, strict=True):
                 if grad is None or grad.shape[0] == 0:
                     if grad is not None or joined.counts is None:
                         total.zero_()
-                    if of_sums is not None:
-                        product.rows(of_sums).zero_()
+                    if of_these is not None:
+                        of_these.zero_()
                     continue
-                add_product_of_columns(total, grad, product.view(sums), True)
-                if of_sums is not None:
-                    add_product(product.view(of_sums), grad, matrix, True)
+                add_product_of_columns(total, grad, rows, True)
+                if of_these is not None:
+                    add_product(of_these, grad, matrix, True)
+            for tail in plan.tails[number]:
+                of_weight = of_own[tail.output]
+                if of_weight is not None:
+                    tail.columns_of(of_products[tail.product]).add_(of_weight)
             is_used = [grad is not None for grad in grads_of_products]
             of_weights += joined.gradients(whole, weights[number], is_used)
             if of_sums is not None:
-                rows = group.split(_to_sources(plan, number, of_sums))
-                for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
+                of_columns = group.split(_to_sources(plan, number, of_sums))
+                for feature, begin, grad, own in plan.own_gradients(number, of_all, matrices):
                     if needs[feature]:
-                        part = rows[group.features.index(feature)]
+                        part = of_columns[group.features.index(feature)]
                         add_product(part[begin:], grad.contiguous(), own, False)
                 read = {f for f, o in zip(group.sources, group.outputs, strict=True) if o in used}
-                for i, part in zip(group.features, rows, strict=True):
+                for i, part in zip(group.features, of_columns, strict=True):
                     of_features[i] = part if needs[i] and i in read else None
-        of_biases = plan.bias_gradients(of_results, biases)
+        of_biases = plan.bias_gradients(of_results, of_totals, biases)
         return None, *of_features, *of_biases, *of_weights
 
 
 def _of_first_rows(
-    grads: Sequence[Tensor | None], of_all: Sequence[Tensor | None], plan: _Plan
+    grads: Sequence[Tensor | None],
+    of_all: Sequence[Tensor | None],
+    of_others: Sequence[tuple[Tensor | None, ...]],
+    plan: SumPlan,
 ) -> list[Tensor | None]:
-    """Returns the gradients of the first rows of results, of which all rows may have one."""
+    """Returns the gradients of the first rows of results, of which all rows, or what makes others,
+    may have one.
+    """
     totals = []
-    for grad, whole, rows in zip(grads, of_all, plan.edges.rows, strict=True):
+    for grad, whole, others, rows in zip(grads, of_all, of_others, plan.edges.rows, strict=True):
         if whole is not None:
             grad = whole[:rows] if grad is None else grad + whole[:rows]
+        other = next((each for each in others if each is not None), None)
+        if grad is None and other is not None:
+            grad = other.new_zeros(rows, plan.columns)
         totals.append(grad)
     return totals
 
 
 def _products(
-    plan: _Plan,
+    plan: SumPlan,
     sums: Sequence[Tensor],
     matrices: Sequence[Sequence[Tensor]],
     biases: dict[int, Tensor],
@@ -377,24 +300,26 @@ def _products(
     """
     results: list[Tensor | None] = [None] * len(plan.edges.rows)
     for group, of_group, of_products in zip(plan.edges.groups, sums, matrices, strict=True):
+        by_product = group.by_product(of_group)
         if not group.is_compact:
-            for product, matrix in zip(group.products, of_products, strict=True):
-                block, total = product.view(of_group), results[product.output]
+            for product, rows, matrix in zip(group.products, by_product, of_products, strict=True):
+                total = results[product.output]
                 if total is None:
                     bias = biases.pop(product.output, None)
-                    results[product.output] = product_of_rows(block, matrix.t(), bias)
+                    results[product.output] = product_of_rows(rows, matrix.t(), bias)
                 else:
-                    add_product(total, block, matrix.t(), False)
+                    add_product(total, rows, matrix.t(), False)
             continue
         parts = of_group.new_empty(group.matrix.num_destinations, plan.columns)
-        for product, matrix in zip(group.products, of_products, strict=True):
-            multiply(product.view(of_group), matrix.t(), product.rows(parts))
-        for output, (rows, of_destinations) in group.sums.items():
+        outs = group.by_product(parts)
+        for rows, out, matrix in zip(by_product, outs, of_products, strict=True):
+            multiply(rows, matrix.t(), out)
+        for output, (range_of, of_destinations) in group.sums.items():
             total = results[output]
             if total is None:
-                results[output] = of_destinations.sum_messages(parts[rows], None, "copy_u")
+                results[output] = of_destinations.sum_messages(parts[range_of], None, "copy_u")
             else:
-                of_destinations.add_messages(total, parts[rows], None, "copy_u")
+                of_destinations.add_messages(total, parts[range_of], None, "copy_u")
     for output, total in enumerate(results):
         if total is None:
             total = results[output] = sums[0].new_zeros(plan.edges.rows[output], plan.columns)
@@ -404,7 +329,7 @@ def _products(
 
 
 def _by_product(
-    group: BlockGroup, grads: Sequence[Tensor | None], plan: _Plan
+    group: BlockGroup, grads: Sequence[Tensor | None], plan: SumPlan
 ) -> list[Tensor | None]:
     """Returns the gradient of each product of a group; None if nothing reads its result."""
     if group.owners is None:
@@ -416,10 +341,11 @@ def _by_product(
         for rows, grad in zip(plan.edges.rows, grads, strict=True)
     ]
     whole = torch.cat(parts).index_select(0, group.owners)
-    return [None if grads[each.output] is None else each.rows(whole) for each in group.products]
+    by_product = zip(group.products, group.by_product(whole), strict=True)
+    return [None if grads[each.output] is None else rows for each, rows in by_product]
 
 
-def _to_sources(plan: _Plan, number: int, of_sums: Tensor) -> Tensor:
+def _to_sources(plan: SumPlan, number: int, of_sums: Tensor) -> Tensor:
     """Returns the gradient of the rows that a group reads, given that of its sums."""
     group, values = plan.edges.groups[number], plan.edge_values[number]
     transpose = group.matrix.transpose()
@@ -436,36 +362,40 @@ def _gradients_again(
     ctx: Any,
     grads: Sequence[Tensor | None],
     of_all: Sequence[Tensor | None],
+    of_own: Sequence[Tensor | None],
+    of_totals: Sequence[Tensor | None],
     of_kept: Sequence[Tensor | None],
 ) -> tuple[Tensor | None, ...]:
     """As the backward pass, differentiable, and with gradients of the sums."""
-    plan: _Plan = ctx.plan
+    plan: SumPlan = ctx.plan
     groups = plan.edges.groups
     needs, _, _ = plan.split(ctx.needs_input_grad[1:])
     parameters, saved_sums = ctx.saved_tensors[: -len(groups)], ctx.saved_tensors[-len(groups) :]
     _, biases, weights = plan.split((*plan.stored, *parameters))
-    of_biases = plan.bias_gradients(grads, biases)
+    of_biases = plan.bias_gradients(grads, of_totals, biases)
     of_features: list[Tensor | None] = [None] * len(plan.stored)
     of_weights: list[Tensor | None] = []
     for number, (group, sums) in enumerate(zip(groups, saved_sums, strict=True)):
         of_products = _by_product(group, grads, plan)
         joined = plan.weights[number]
         matrices = joined.matrices(weights[number], plan.dtype)
-        by_product = list(zip(group.products, matrices, of_products, strict=True))
+        by_product = list(zip(group.by_product(sums), matrices, of_products, strict=True))
         totals = [
-            torch.zeros_like(matrix) if grad is None else grad.t() @ product.view(sums)
-            for product, matrix, grad in by_product
+            torch.zeros_like(matrix) if grad is None else grad.t() @ rows
+            for rows, matrix, grad in by_product
         ]
+        for tail in plan.tails[number]:
+            of_weight = of_own[tail.output]
+            if of_weight is not None:
+                totals[tail.product] = totals[tail.product] + tail.padded(of_weight)
         whole = torch.stack(totals) if joined.counts is None else torch.cat(totals, 1)
         is_used = [grad is not None for grad in of_products]
         of_weights += joined.gradients(whole, weights[number], is_used)
         if not any(needs[i] for i in group.features):
             continue
         parts = [
-            product.rows(sums).new_zeros(product.rows(sums).shape)
-            if grad is None
-            else (grad @ matrix).view(product.rows(sums).shape)
-            for product, matrix, grad in by_product
+            (torch.zeros_like(rows) if grad is None else grad @ matrix).view(-1, sums.shape[1])
+            for rows, matrix, grad in by_product
         ]
         of_sums = torch.cat(parts)
         of_these = of_kept[number]
@@ -482,7 +412,7 @@ def _gradients_again(
             weights_of_edges = values.to(of_sums.dtype)
             rows = source_sums(matrix, transpose, of_sums.contiguous(), weights_of_edges, "mul")
         of_group = dict(zip(group.features, group.split(rows), strict=True))
-        for feature, begin, grad, own in plan.own_gradients(group, of_all, matrices):
+        for feature, begin, grad, own in plan.own_gradients(number, of_all, matrices):
             part = (grad @ own).to(rows.dtype)
             of_group[feature] = of_group[feature] + F.pad(part, (0, 0, begin, 0))
         read = {

@@ -59,15 +59,6 @@ class BlockProduct:
     blocks: list[int]
     output: int
 
-    def rows(self, sums: Tensor) -> Tensor:
-        """Returns the rows, [last - first, columns]."""
-        return sums.narrow(0, self.first, self.last - self.first)
-
-    def view(self, sums: Tensor) -> Tensor:
-        """Returns the rows with those of all blocks side by side, [destinations, all columns]."""
-        count = len(self.blocks)
-        return self.rows(sums).view((self.last - self.first) // count, count * sums.shape[1])
-
 
 @dataclass(frozen=True)
 class BlockGroup:
@@ -104,10 +95,15 @@ class BlockGroup:
         """Whether only pairs of a destination and a relation that have edges have rows."""
         return self.owners is not None
 
-    def own_blocks(self) -> list[tuple[int, int]]:
-        """Returns each block of destinations' own rows, with the position of its features."""
-        numbers = enumerate(zip(self.relations, self.sources, strict=True))
-        return [(block, feature) for block, (relation, feature) in numbers if relation is None]
+    def by_product(self, sums: Tensor) -> list[Tensor]:
+        """Returns the rows of each product, with those of its blocks side by side: [destinations,
+        all columns].
+        """
+        parts = sums.split_with_sizes([each.last - each.first for each in self.products])
+        return [
+            part if len(each.blocks) == 1 else part.view(-1, len(each.blocks) * part.shape[1])
+            for part, each in zip(parts, self.products, strict=True)
+        ]
 
     def rows_of(self, feature: int) -> int:
         """Returns the number of rows of one of the group's features, by its position."""
