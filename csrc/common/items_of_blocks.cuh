@@ -80,15 +80,26 @@ struct ManyItems {
   }
 };
 
+/// Whether the stream's work is captured into a CUDA graph.
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  PG_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 /// Calls launch(items, blocks), with OneItem or ManyItems for the kernel. blocks[i], at least 1, is
-/// the number of blocks for items[i].
+/// the number of blocks for items[i]. A CUDA graph gets a launch for each item: it would read their
+/// copies anew whenever it runs.
 ///
 /// allocate: for several items, gives memory of the device for copies of them. CUDA has read memory
 /// that is not pinned when its copy returns, so the items may be changed afterwards.
 template <typename Item, typename Launch>
 void launch_items(const std::vector<Item>& items, const std::vector<unsigned>& blocks,
                   const Allocate& allocate, cudaStream_t stream, const Launch& launch) {
-  if (items.size() == 1) return launch(OneItem<Item>{items[0]}, blocks[0]);
+  if (items.size() == 1 || is_capturing(stream)) {
+    for (size_t i = 0; i < items.size(); ++i) launch(OneItem<Item>{items[i]}, blocks[i]);
+    return;
+  }
   const size_t item_bytes = items.size() * sizeof(Item);
   std::vector<FirstBlock> first_blocks;
   unsigned num_blocks = 0;

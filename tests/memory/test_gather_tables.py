@@ -71,6 +71,32 @@ def test_tables_of_one_kernel(kind: str, device: torch.device) -> None:
         table.close()
 
 
+@pytest.mark.gpus(1)
+def test_in_a_graph() -> None:
+    """A CUDA graph gathers rows of several tables for the ids that it finds when it runs."""
+    gpu = torch.device("cuda", 0)
+    group = Group.current(device=gpu)
+    rows = [random_rows((60, 8), torch.int32) for _ in range(4)]
+    tables = [table_of(each, split(60, "sharded"), group) for each in rows]
+    ids = torch.zeros(500, dtype=torch.int64, device=gpu)
+    reads = [(table, ids) for table in tables]
+    gather_tables(reads)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = gather_tables(reads)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        drawn = torch.randint(60, (500,))
+        ids.copy_(drawn)
+        other = [torch.full((1 << 12,), 7.0, device=gpu) for _ in range(8)]  # reuses freed memory
+        graph.replay()
+        for result, each in zip(results, rows, strict=True):
+            assert torch.equal(result.cpu(), each[drawn])
+        del other
+    for table in tables:
+        table.close()
+
+
 def test_shapes(device: torch.device) -> None:
     group = Group.current(device=device)
     rows = random_rows((6, 2, 3), torch.float64)

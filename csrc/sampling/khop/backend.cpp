@@ -99,13 +99,17 @@ class CpuBackend final : public Backend {
     for (size_t i = 0; i < tasks.size(); ++i) write_edges(*tasks[i].hop, outputs[i]);
   }
 
-  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                   const NodesOutput& out) override {
-    workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
-      if (out.batch != nullptr)
-        for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
-    });
+  void write_nodes(const std::vector<NodesWrite>& writes) override {
+    for (const NodesWrite& each : writes) {
+      const NodeList& nodes = *each.nodes;
+      const NodesOutput& out = each.out;
+      workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+          out.ids[row] = each.type->to_user(nodes.ids[row]);
+        if (out.batch != nullptr)
+          for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
+      });
+    }
   }
 
   void finish() override {}

@@ -103,9 +103,8 @@ class CudaBackend final : public Backend {
     write_edges_cuda(batch_of(tasks), outputs);
   }
 
-  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                   const NodesOutput& out) override {
-    write_nodes_cuda(type, nodes, false, out, stream_);
+  void write_nodes(const std::vector<NodesWrite>& writes) override {
+    write_nodes_cuda(writes, false, arena_, stream_);
   }
 
   void finish() override {

@@ -98,9 +98,11 @@ class KHop : private ScratchMemory {
     write_offsets(allocate(sizes, result_));
     const std::vector<NodesOutput> nodes = nodes_by_type(sizes.nodes);
     write_edges(nodes);
+    std::vector<NodesWrite> writes;
     for (size_t type = 0; type < lists_.size(); ++type)
       if (lists_[type].count > 0)
-        backend_.write_nodes(spec_.node_types[type], lists_[type], nodes[type]);
+        writes.push_back({&spec_.node_types[type], &lists_[type], nodes[type]});
+    backend_.write_nodes(writes);
     backend_.finish();
     return std::move(result_);
   }
@@ -160,11 +162,12 @@ class KHop : private ScratchMemory {
     const uint64_t capacity = list.index.keys == nullptr ? 0 : list.index.mask + 1;
     if (static_cast<uint64_t>(2 * nodes) <= capacity) return false;
     const int64_t size = hash_table_size(nodes);
-    list.index.keys = scratch<uint64_t>(size);
-    list.index.values = scratch<uint32_t>(size);
+    // Keys and values are of one piece, which is filled at once.
+    constexpr int64_t kEntryBytes = sizeof(uint64_t) + sizeof(uint32_t);
+    list.index.keys = scratch<uint64_t>(size, kEntryBytes);
+    list.index.values = reinterpret_cast<uint32_t*>(list.index.keys + size);
     list.index.mask = static_cast<uint64_t>(size - 1);
-    backend_.fill(list.index.keys, 0xFF, size * sizeof(uint64_t));
-    backend_.fill(list.index.values, 0xFF, size * sizeof(uint32_t));
+    backend_.fill(list.index.keys, 0xFF, size * kEntryBytes);
     return true;
   }
 

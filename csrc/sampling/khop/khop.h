@@ -67,6 +67,13 @@ struct NodesOutput {
   int32_t* duplicates = nullptr;  // when asked for
 };
 
+/// The nodes of a type, and where they are written.
+struct NodesWrite {
+  const NodeTypeSpec* type = nullptr;
+  const NodeList* nodes = nullptr;
+  NodesOutput out;
+};
+
 /// Each array has the values of all types or relations, one after the other, so that their number
 /// does not matter to the allocator.
 struct SampleResult {
@@ -131,8 +138,7 @@ class Backend {
   /// Writes the edges of hops whose slots hold rows, each to its output.
   virtual void write_edges(const std::vector<HopTask>& tasks,
                            const std::vector<EdgeOutput>& outputs) = 0;
-  virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
-                           const NodesOutput& out) = 0;
+  virtual void write_nodes(const std::vector<NodesWrite>& writes) = 0;
   /// Ends the sample; no other call follows.
   virtual void finish() = 0;
 };

@@ -6,6 +6,13 @@
 namespace peergraph {
 namespace {
 
+/// The nodes of a type, as a kernel reads them.
+struct NodesOfType {
+  IdMapView to_user;
+  NodeList nodes;
+  NodesOutput out;
+};
+
 template <typename Hops, typename Outputs>
 __global__ void __launch_bounds__(kBlockThreads)
     write_edges_kernel(const __grid_constant__ Hops hops, const Outputs outputs) {
@@ -29,15 +36,20 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+template <typename Types>
 __global__ void __launch_bounds__(kBlockThreads)
-    write_nodes_kernel(const IdMapView to_user, const NodeList nodes, bool valid_padding,
-                       int64_t* ids, int64_t* batch) {
+    write_nodes_kernel(const __grid_constant__ Types types, bool valid_padding) {
+  const ItemPart<NodesOfType> part = types.part();
+  const IdMapView& to_user = part.item.to_user;
+  const NodeList& nodes = part.item.nodes;
+  const NodesOutput& out = part.item.out;
   int64_t padding_id = -1;
   if (valid_padding) padding_id = nodes.ids[0] < 0 ? 0 : to_user(nodes.ids[0]);
-  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
+  for (int64_t row = part.block * blockDim.x + threadIdx.x; row < nodes.count;
+       row += part.blocks * blockDim.x) {
     const int64_t node = nodes.ids[row];
-    ids[row] = node < 0 ? padding_id : to_user(node);
-    if (batch != nullptr) batch[row] = nodes.trees[row];
+    out.ids[row] = node < 0 ? padding_id : to_user(node);
+    if (out.batch != nullptr) out.batch[row] = nodes.trees[row];
   }
 }
 
@@ -55,11 +67,22 @@ void write_edges_cuda(const HopBatch& batch, const std::vector<EdgeOutput>& outp
   });
 }
 
-void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
-                      const NodesOutput& out, uintptr_t stream) {
-  write_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(
-      type.to_user, nodes, valid_padding, out.ids, out.batch);
-  PG_LAUNCH_CHECK("write_nodes_kernel");
+void write_nodes_cuda(const std::vector<NodesWrite>& writes, bool valid_padding, Arena& arena,
+                      uintptr_t stream) {
+  std::vector<NodesOfType> types;
+  std::vector<unsigned> blocks;
+  for (const NodesWrite& each : writes) {
+    types.push_back({each.type->to_user, *each.nodes, each.out});
+    blocks.push_back(grid_for(each.nodes->count));
+  }
+  if (types.empty()) return;
+  const Allocate allocate = [&](int64_t num_bytes) { return arena.take(num_bytes); };
+  launch_items(types, blocks, allocate, as_stream(stream),
+               [&](const auto& items, unsigned num_blocks) {
+                 write_nodes_kernel<<<num_blocks, kBlockThreads, 0, as_stream(stream)>>>(
+                     items, valid_padding);
+                 PG_LAUNCH_CHECK("write_nodes_kernel");
+               });
 }
 
 }  // namespace peergraph

@@ -13,9 +13,9 @@ namespace peergraph {
 /// output's capacity.
 void write_edges_cuda(const HopBatch& batch, const std::vector<EdgeOutput>& outputs);
 
-/// Writes the user ids of nodes. Padding gets -1; or, with `valid_padding`, the id of the node in
-/// row 0, and 0 where that is padding, too.
-void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, bool valid_padding,
-                      const NodesOutput& out, uintptr_t stream);
+/// Writes the user ids of nodes of several types. Padding gets -1; or, with `valid_padding`, the id
+/// of the node in row 0, and 0 where that is padding, too.
+void write_nodes_cuda(const std::vector<NodesWrite>& writes, bool valid_padding, Arena& arena,
+                      uintptr_t stream);
 
 }  // namespace peergraph

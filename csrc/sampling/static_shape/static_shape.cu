@@ -77,8 +77,10 @@ class StaticShapeKHop : private SampleMemory {
   }
 
   StaticShapeResult finish() {
+    std::vector<NodesWrite> writes;
     for (size_t type = 0; type < lists_.size(); ++type)
-      write_nodes_cuda(spec_.node_types[type], lists_[type], valid_padding_, nodes_[type], stream_);
+      writes.push_back({&spec_.node_types[type], &lists_[type], nodes_[type]});
+    write_nodes_cuda(writes, valid_padding_, arena_, stream_);
     return std::move(result_);
   }
 
