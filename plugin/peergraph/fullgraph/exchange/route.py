@@ -241,12 +241,19 @@ class RowRequests:
         ids: k integers of this rank, of any shape: the user's rows; other ranks have others.
 
     Raises:
-        IndexError: an id is not one of -size..size - 1.
+        IndexError: an id of a rank is not one of -size..size - 1; on all ranks.
     """
 
     def __init__(self, layout: RowLayout, ids: Tensor) -> None:
-        group = layout.group
-        internal_rows = layout.internal_rows[layout.positive_ids(ids.detach().reshape(-1))]
+        group, fault = layout.group, ""
+        try:
+            own_ids = layout.positive_ids(ids.detach().reshape(-1))
+        except IndexError as error:
+            fault = str(error)
+        for rank, text in enumerate(group.all_gather(fault)):
+            if text:
+                raise IndexError(f"{text} on rank {rank}")
+        internal_rows = layout.internal_rows[own_ids]
         distinct, inverse = torch.unique(internal_rows, return_inverse=True)
         self._inverse = inverse.to(group.device)
         with group.collective("requests of rows"):

@@ -218,7 +218,15 @@ def with_own_rows(
         plain = [x for x in tensors if type(x) is not PartitionedTensor and x.shape == of.shape]
     if not plain:
         raise error
-    rows = {id(value): distribute(value, layout, error.dim) for value in plain}
+
+    def own_rows(value: Tensor) -> PartitionedTensor:
+        if layout.size > 1:
+            return distribute(value, layout, error.dim)
+        # The gradient of one row is a sum, which chunks of offloaded rows add to, too.
+        own = replicated(value, layout.group).narrow(error.dim, 0, layout.local_count)
+        return from_local(own, layout, error.dim)
+
+    rows = {id(value): own_rows(value) for value in plain}
     again: tuple[tuple[Any, ...], dict[str, Any]] = map_nested(
         (args, kwargs), lambda value: rows.get(id(value), value)
     )

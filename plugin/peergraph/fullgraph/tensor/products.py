@@ -102,6 +102,8 @@ def _register_sum_with_product(op: OpOverload, multiply: OpOverload) -> None:
             if c.partitioned_dim - c._local.dim() != from_end:
                 not_implemented(op, "the rows of the tensors meet other dimensions")
             c = c._local
+        if multiply is aten.mv.default:  # torch forgets that c broadcasts with no rows
+            c = c.expand(factors.a.shape[0])
         return wrap(op(c, factors.a, factors.b, beta=beta, alpha=alpha), layout, factors.dim)
 
     RULES[op] = run

@@ -24,6 +24,8 @@ aten = torch.ops.aten
 def view(x: PartitionedTensor, size: Sequence[int]) -> PartitionedTensor:
     """Rows may merge with the following dimensions, or with all leading ones, and split again."""
     local, dim = x._local, x.partitioned_dim
+    if x.row_layout.local_count < 2:  # one row or none can be viewed as those of others cannot
+        torch.empty_strided(x.shape, x.stride(), device="meta").view(size)
     layout, dim, local_size = view_of_rows(x.row_layout, local.shape, dim, size)
     return wrap(local.view(local_size), layout, dim)
 

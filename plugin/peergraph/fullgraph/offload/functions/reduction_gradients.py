@@ -131,8 +131,10 @@ class ReduceWithSums(OffloadedFunction):
         for tensor, need in zip(arguments, ctx.gradient.needs, strict=True):
             grad = next(results) if need else None
             if isinstance(grad, OffloadedTensor) and not isinstance(tensor, OffloadedTensor):
-                assert isinstance(tensor, PartitionedTensor)
-                grad = resident_rows(grad, tensor.row_layout)
+                if isinstance(tensor, PartitionedTensor):
+                    grad = resident_rows(grad, tensor.row_layout)
+                else:  # a plain tensor of one row, where there is one in all
+                    grad = grad.sum(grad.partitioned_dim, keepdim=True)
             gradients.append(grad)
         return (None, None, None, None, *gradients)
 

@@ -1,0 +1,111 @@
+"""Graphs, ranks and chunks of one row or none: the results of plain tensors, or one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+import peergraph_pyg
+from peergraph.testing import run_ranks
+
+# Of rows [n, 3], a plain row [1, 3] that needs gradients, and a plain vector [3].
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "sum": lambda x, row, v: x + row,
+    "product": lambda x, row, v: (x * row).sum(-1),
+    "lerp": lambda x, row, v: torch.lerp(x, row, 0.3),
+    "addcmul": lambda x, row, v: torch.addcmul(x, x, row),
+    "vecdot": lambda x, row, v: torch.linalg.vecdot(x, row),
+    "distance": lambda x, row, v: F.pairwise_distance(x, row),
+    "loss": lambda x, row, v: F.mse_loss(x, row.expand_as(x), reduction="sum"),
+    "norm": lambda x, row, v: F.layer_norm(x, (3,), v, row[0]),
+    "addmv of a number": lambda x, row, v: torch.addmv(row.sum(), x, v),
+    "addmv of one element": lambda x, row, v: torch.addmv(row[0, :1], x, v, beta=2, alpha=3),
+    "addmm of a number": lambda x, row, v: torch.addmm(row.sum(), x, v.diag()),
+    "addmm of a row": lambda x, row, v: torch.addmm(row, x, v.diag()),
+}
+
+
+def make_rows(count: int, chunks: int | None) -> tuple[Tensor, Any]:
+    """Returns plain rows [count, 3] and those of a full graph."""
+    x = torch.randn(count, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    options: dict[str, Any] = {} if chunks is None else {"offload": True, "num_chunks": chunks}
+    edges = torch.zeros(2, 1, dtype=torch.int64)
+    return x, peergraph_pyg.full_graph(Data(edge_index=edges, x=x), **options).x
+
+
+def results_of(function: Callable[..., Tensor], x: Any) -> list[Tensor]:
+    """Returns the result of a function and its gradients, of all rows."""
+    leaf = x.detach().clone().requires_grad_()
+    row = torch.tensor([[0.3, -0.7, 1.1]], dtype=torch.float64, requires_grad=True)
+    vector = torch.tensor([0.5, 1.5, -0.25], dtype=torch.float64, requires_grad=True)
+    result = function(leaf, row, vector)
+    result.cos().sum().backward()
+    values: list[Any] = [result.detach(), leaf.grad, row.grad, vector.grad]
+    whole = [v.full_tensor() if hasattr(v, "full_tensor") else v for v in values]
+    return [part for part in whole if part is not None]
+
+
+def differences(chunks: int | None) -> list[str]:
+    texts = []
+    for count in (1, 2, 5):
+        plain, rows = make_rows(count, chunks)
+        for name, function in FUNCTIONS.items():
+            try:
+                torch.testing.assert_close(results_of(function, rows), results_of(function, plain))
+            except Exception as error:
+                texts.append(f"{name} of {count} rows: {type(error).__name__}: {error}")
+    return texts
+
+
+@pytest.mark.parametrize("chunks", [None, 1, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_plain_rows_meet_few_rows(ranks: int, chunks: int | None) -> None:
+    texts = run_ranks(differences, ranks, chunks)
+    assert not any(texts), texts
+
+
+def view_transposed(count: int) -> list[str]:
+    """Returns how views of columns end that are no views of torch's."""
+    x = make_rows(count, None)[1]
+    ends = []
+    for shape in ((3 * count,), (-1,), (count, 3)):
+        try:
+            x.t().view(shape)
+            ends.append("")
+        except RuntimeError as error:
+            ends.append(str(error).split(";")[0])
+    return ends
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_ranks_agree_on_what_is_a_view(count: int) -> None:
+    plain = torch.zeros(count, 3).t()
+    for ends in run_ranks(view_transposed, 3, count):
+        for shape, end in zip(((3 * count,), (-1,), (count, 3)), ends, strict=True):
+            with pytest.raises(RuntimeError, match="view size"):
+                plain.view(shape)
+            assert end, shape
+
+
+def fetch_bad_ids(bad: int) -> tuple[str, float]:
+    x = make_rows(6, None)[1]
+    ids = torch.arange(6)
+    ids[4] = bad
+    full = peergraph_pyg.full_graph(Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), x=ids))
+    with pytest.raises(IndexError) as error:
+        x[full.x]
+    return str(error.value), float(x[full.x.clamp(0, 5)].sum())
+
+
+@pytest.mark.parametrize("bad", [6, -7, 2**40])
+def test_an_id_that_names_no_row_is_an_error_on_all_ranks(bad: int) -> None:
+    first, second, third = run_ranks(fetch_bad_ids, 3, bad)
+    assert first == second == third  # and the ranks go on together
+    assert "row ids must be in -6..5" in first[0]
+    assert str(bad) in first[0]
