@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from peergraph.fullgraph import PartitionedTensor
@@ -21,7 +22,7 @@ def reduce_all_rows(op: str, values: PartitionedTensor, offsets: Tensor) -> Tens
     Raises:
         NotImplementedError: there are several segments.
     """
-    _check_segments(offsets.numel() - 1)
+    check_segments(offsets.numel() - 1)
     if op == "sum":
         return values.sum(0, keepdim=True)
     return values.amax(0, keepdim=True) if op == "max" else values.amin(0, keepdim=True)
@@ -37,12 +38,25 @@ def softmax_all_rows(lengths: Tensor, values: PartitionedTensor) -> Tensor:
     Raises:
         NotImplementedError: there are several segments.
     """
-    _check_segments(lengths.numel())
+    check_segments(lengths.numel())
     powers = (values - values.detach().amax(0, keepdim=True)).exp()
     return powers / powers.sum(0, keepdim=True)
 
 
-def _check_segments(count: int) -> None:
+def broadcast_to_rows(values: Tensor, ids: Tensor) -> Tensor:
+    """Returns the values of the whole graph for each node or edge, partitioned as their `ids`.
+
+    Args:
+        values: [1, *features], equal on all ranks, or [*features].
+        ids: [rows], partitioned.
+    """
+    values = values if values.shape[:1] == (1,) else values.unsqueeze(0)
+    zeros = torch.zeros_like(ids, dtype=values.dtype)
+    return zeros.view(-1, *[1] * (values.dim() - 1)) + values
+
+
+def check_segments(count: int) -> None:
+    """Raises NotImplementedError for several graphs of a batch."""
     if count != 1:
         raise NotImplementedError(
             f"a readout of {count} segments of partitioned rows: a batch of graphs is partitioned "

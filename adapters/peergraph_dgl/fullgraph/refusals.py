@@ -1,4 +1,4 @@
-"""DGL's functions of graphs that a partitioned graph cannot serve: they name the way out."""
+"""DGL's functions of graphs that a partitioned graph serves itself, or refuses by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import compat
 from .graph import PartitionedGraph
+from .readout import broadcast_to_rows, check_segments
 
 _patches = compat.new_patches()
 
@@ -17,7 +18,11 @@ def install() -> None:
     """Replaces the functions wherever they were imported. Idempotent."""
     if _patches:
         return
-    replacements: dict[str, Callable[..., Any]] = {"dgl:edge_subgraph": _edge_subgraph}
+    replacements: dict[str, Callable[..., Any]] = {
+        "dgl:edge_subgraph": _edge_subgraph,
+        "dgl:broadcast_nodes": _broadcast_nodes,
+        "dgl:broadcast_edges": _broadcast_edges,
+    }
     for full_name in compat.REFUSED:
         called = full_name.rpartition(":")[2].partition(".")[0]
         replacements[full_name] = functools.partial(_refuse, called)
@@ -36,6 +41,24 @@ def _edge_subgraph(original: Callable[..., Any], graph: Any, edges: Any, **optio
     if isinstance(graph, PartitionedGraph):
         return graph.edge_subgraph(edges, **options)
     return original(graph, edges, **options)
+
+
+def _broadcast_nodes(
+    original: Callable[..., Any], graph: Any, graph_feat: Any, *, ntype: Any = None
+) -> Any:
+    if not isinstance(graph, PartitionedGraph):
+        return original(graph, graph_feat, ntype=ntype)
+    check_segments(graph.batch_size)
+    return broadcast_to_rows(graph_feat, graph.nodes(ntype))
+
+
+def _broadcast_edges(
+    original: Callable[..., Any], graph: Any, graph_feat: Any, *, etype: Any = None
+) -> Any:
+    if not isinstance(graph, PartitionedGraph):
+        return original(graph, graph_feat, etype=etype)
+    check_segments(graph.batch_size)
+    return broadcast_to_rows(graph_feat, graph.edges("eid", etype=etype))
 
 
 def _refuse(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -60,6 +60,7 @@ LAYERS: dict[str, tuple[Make, Operation]] = {
         _keyword(edge_weight="w"),
     ),
     "GraphConv pair": (lambda: dglnn.GraphConv(WIDTH, 5, **_LOOSE), _on("pair")),
+    "Set2Set": (lambda: dglnn.Set2Set(WIDTH, 2, 1), _on("x")),
     "SAGE mean": (lambda: dglnn.SAGEConv(WIDTH, 5, "mean"), _on("x")),
     "SAGE mean, wide": (lambda: dglnn.SAGEConv(WIDTH, 9, "mean"), _on("x w")),
     "SAGE gcn": (lambda: dglnn.SAGEConv(WIDTH, 5, "gcn"), _on("x")),
@@ -325,6 +326,9 @@ def _read_out(g: Any, x: Tensor, f: Tensor) -> Any:
         yield dgl.max_nodes(g, "x")
         yield dgl.sum_edges(g, "f")
         yield dgl.softmax_nodes(g, "x")
+        total = dgl.sum_nodes(g, "x").tanh()
+        yield dgl.broadcast_nodes(g, total) * x
+        yield dgl.broadcast_edges(g, total[0])
 
 
 def _apply_nodes(g: Any, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import pytest
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.full_graph_models import GRAPHS  # isort: split
 
+import dgl
 import torch
 from torch import Tensor
 
@@ -94,3 +95,24 @@ def _close(ours: Tensor | None, theirs: Tensor | None) -> bool:
         return ours is theirs
     # DGL's EGNNConv has no gradient at self loops.
     return torch.allclose(ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": True, "num_chunks": 2}])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_nodes_without_messages_send_no_gradient(name: str, options: dict[str, Any]) -> None:
+    """DGL gives node 0 the gradients of nodes that got no message, and of extrema of infinities."""
+    sign = 1 if name == "max" else -1
+    x = torch.tensor([5.0, 7, 9, -sign * torch.inf], dtype=torch.float64)[:, None]
+    g = dgl.graph(([1, 2, 3], [0, 0, 3]), num_nodes=4)
+    g.ndata["x"] = x
+    full = peergraph_dgl.full_graph(g, **options)
+    rows = full.ndata["x"].detach().requires_grad_()
+    out = getattr(dgl.ops, f"copy_u_{name}")(full, rows)
+    out.sum().backward()
+    best = 2 if name == "max" else 1
+    none = -sign * torch.inf
+    assert out.full_tensor().flatten().tolist() == [float(x[best]), none, none, none]
+    right = torch.zeros(4, dtype=torch.float64)
+    right[best] += 1
+    right[3] += 1  # torch's amax of one message, whatever it is
+    assert torch.equal(rows.grad.full_tensor().flatten(), right)
