@@ -137,7 +137,12 @@ def _changed_attributes(data: Data | HeteroData) -> list[str]:
         # Without edge_index there are no edges; the store of a graph that had some has them.
         empty = store is not None and store.is_homogeneous and store.num_edges() == 0
         return changed if empty else [*changed, "edge_index"]
-    for key, value in _edge_attributes(data):
+    edges = dict(_edge_attributes(data))
+    if store is not None and isinstance(data, HeteroData):
+        # The type is there, so that its edges would be sampled, and be in no batch.
+        emptied = [key for key in data.edge_types if key in store.edge_types and key not in edges]
+        changed += [f"edge_index of {key}" for key in emptied]
+    for key, value in edges.items():
         of_store = isinstance(value, _EDGE_KINDS) and value.store is store
         if not of_store or _edge_type_of(value) != (key or EDGE):
             changed.append("edge_index" if key is None else f"edge_index of {key}")

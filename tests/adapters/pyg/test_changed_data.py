@@ -189,6 +189,16 @@ def test_types_with_other_edges_are_shared_again(change: str, device: torch.devi
     assert_same_batches(second, peergraph_pyg.share(on_cpu(expected), device="cpu"))
 
 
+def test_a_type_that_has_lost_its_edges_is_named(device: torch.device) -> None:
+    data = peergraph_pyg.share(random_hetero(), device=device)
+    edge_type = data.edge_types[0]
+    del data[edge_type].edge_index
+    with pytest.raises(ValueError, match=r"edge_index of \('.*'\) is no longer the store's"):
+        loader(data)
+    del data[edge_type]
+    assert all(edge_type not in batch.edge_types for batch in loader(data))
+
+
 @pytest.mark.parametrize("form", ["adj_t", "edge_index"])
 def test_matrices_are_shared_again(form: str, device: torch.device) -> None:
     plain = T.ToSparseTensor(layout=torch.sparse_csr)(Data(x=torch.rand(9, 2), edge_index=ring(9)))
