@@ -236,6 +236,7 @@ class _JoinedAttention(JoinedLayers):
                 dropout=kind.dropout,
                 dtype=kind.dtype,
                 added=added,
+                concat=kind.concat,
             )
         )
         if is_explaining():
@@ -247,7 +248,7 @@ class _JoinedAttention(JoinedLayers):
     ) -> Tensor:
         """Returns all rows of the sum of some layers' results, given the sums over edges."""
         x = self._arguments[0][node_type]
-        out = sums.flatten(1) if self._kind.concat else sums.mean(1)
+        out = sums if self._kind.concat else sums.mean(1)
         biases = [layer.bias for layer in layers_of_type]
         rows = _all_rows(out, biases, x.shape[0], self._kind.parameters)
         maps = [layer.own_weight for layer in layers_of_type if layer.own_weight is not None]
@@ -260,8 +261,9 @@ def _all_rows(
     first: Tensor, biases: list[Tensor | None], count: int, parameters: torch.dtype
 ) -> Tensor:
     """Returns the rows with the sum of the biases, and the biases alone in the rows that follow."""
-    dtype, used = torch.promote_types(first.dtype, parameters), [b for b in biases if b is not None]
+    used = [b for b in biases if b is not None]
     if not used:
+        dtype = torch.promote_types(first.dtype, parameters)
         return TailedRows.of(first.to(dtype), first.new_zeros(first.shape[1], dtype=dtype), count)
     bias = layers.total_of(used)
     return TailedRows.of(first + bias, bias, count)

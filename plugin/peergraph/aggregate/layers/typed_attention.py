@@ -28,6 +28,7 @@ def typed_gat(
     dropout: float = 0.0,
     dtype: torch.dtype | None = None,
     added: bool = True,
+    concat: bool = False,
 ) -> list[Tensor]:
     """Sums graph attention (Velickovic et al. 2018) over all relations of a layer.
 
@@ -45,6 +46,7 @@ def typed_gat(
             number for each edge and head.
         dtype: of products and sums; None: that of the features.
         added: whether the relations of a node type are added up.
+        concat: whether the results have heads side by side, [edges.sizes, heads * depth].
 
     Returns:
         For each node type [edges.sizes, heads, depth] of `dtype`: the sums over its relations. If
@@ -59,14 +61,14 @@ def typed_gat(
     x, left, right = project(edges, features, relations, dtype, used)
     out = _attend(edges.matrix, x.view(-1, heads, depth), left, right, negative_slope, dropout)
     by_type: tuple[Tensor, ...] = _ByType.apply(out.flatten(1), edges, used, added)  # type: ignore[no-untyped-call]
-    if added:
-        return [each.view(-1, heads, depth) for each in by_type]
-    results = []
-    for i, relation in enumerate(relations):
-        node_type = relation.destination
-        place, places = edges.by_destination[node_type].index(i), edges.score_places(node_type)
-        results.append(by_type[node_type].view(-1, places, heads, depth)[:, place])
-    return results
+    results = list(by_type)
+    if not added:
+        results = []
+        for i, relation in enumerate(relations):
+            node_type = relation.destination
+            place, places = edges.by_destination[node_type].index(i), edges.score_places(node_type)
+            results.append(by_type[node_type].view(-1, places, heads * depth)[:, place])
+    return results if concat else [each.view(-1, heads, depth) for each in results]
 
 
 def _attend(

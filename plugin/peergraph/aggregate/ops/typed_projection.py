@@ -159,6 +159,7 @@ class _Projection(Function):
         of_types = plan.of_destinations(of_all)
         low: list[Tensor] = [weights[0]] * len(weights)
         low_scores = list(low)
+        transposed: dict[int, Sequence[Tensor]] = {}
         into: dict[int, Tensor] = {}
         for sources, node_types in plan.maps(weights, into_weights, of_types):
             of_maps, of_vectors = [weights[i] for i in sources], [vectors[i] for i in sources]
@@ -172,17 +173,20 @@ class _Projection(Function):
                     of_maps.append(of_maps[-1])
                     of_vectors.append(torch.zeros_like(of_vectors[-1]))
             stack, attention = torch.stack(of_maps), torch.stack(of_vectors)
-            scores = _scores(stack, attention).to(plan.dtype).split_with_sizes(counts)
-            for node_type, score in zip(node_types, scores[1:], strict=True):
-                into[node_type] = score.flatten(0, 1)
-            of_sources = stack[: counts[0]].to(plan.dtype).unbind()
-            padding = 0, 0, 0, padded - heads
-            parts = of_sources, F.pad(scores[0], padding).unbind()
-            for i, weight, score in zip(sources, *parts, strict=True):
-                low[i], low_scores[i] = weight, score
+            scores = _scores(stack, attention).to(plan.dtype).flatten(0, 1)
+            of_sources, *of_types_scores = scores.split_with_sizes([heads * n for n in counts])
+            into.update(zip(node_types, of_types_scores, strict=True))
+            of_sources = of_sources.view(counts[0], heads, stack.shape[2])
+            low_stack, padding = stack[: counts[0]].to(plan.dtype), (0, 0, 0, padded - heads)
+            parts = (
+                *(low_stack.unbind(), of_sources.unbind()),
+                *(low_stack.mT.unbind(), F.pad(of_sources, padding).mT.unbind()),
+            )
+            for i, *of_source in zip(sources, *parts, strict=True):
+                low[i], low_scores[i], transposed[i] = of_source[0], of_source[1], of_source[2:]
         blocks = zip(edges.sources, edges.by_relation(x), edges.by_relation(left), strict=True)
         for i, block in enumerate(blocks):
-            weight, score = low[i].t(), low_scores[i].t()
+            weight, score = transposed[i]
             for rows, of_x, of_left in plan.in_pieces(features, plan.sources[i], *block):
                 chosen = plan.select(features, plan.sources[i], rows)
                 multiply(chosen, weight, of_x)
@@ -248,7 +252,7 @@ class _Projection(Function):
                     first = False
                     if of_feature is not None:
                         part = product_of_rows(of_x, ctx.low[i])
-                        add_product(part, of_left, ctx.low_scores[i][: plan.heads], False)
+                        add_product(part, of_left, ctx.low_scores[i], False)
                         of_feature.index_add_(0, rows, part)
             total[count:].zero_()
             lengths = [len(each) * plan.heads for each in places]
