@@ -135,7 +135,7 @@ def _with_own_rows(rows: Tensor, bias: Tensor, share: Tensor, x: Tensor) -> Tens
     count, dtype = rows.shape[0], rows.dtype
 
     def combine(part: Tensor, begin: int, end: int) -> Tensor:
-        return share * part + (1 - share) * rows_between(x, begin, end, x.dtype)
+        return layers.mix_rows(share, part, rows_between(x, begin, end, x.dtype))
 
     def append(parameters: Sequence[Tensor], before: TypedResult, begin: int, end: int) -> Tensor:
         [own] = parameters

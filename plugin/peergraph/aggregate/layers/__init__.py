@@ -26,6 +26,7 @@ from peergraph.aggregate.layers.typed_sums import (
     typed_sage_of_products,
 )
 from peergraph.aggregate.ops.appended_products import append_products
+from peergraph.aggregate.ops.mixed_rows import mix_rows
 from peergraph.aggregate.ops.product_order import RelationSize, relations_multiply_first
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
@@ -53,6 +54,7 @@ __all__ = [
     "gine",
     "graph",
     "kind_of_rows",
+    "mix_rows",
     "path_attention",
     "relations_multiply_first",
     "rgcn",

@@ -118,7 +118,7 @@ class _Plan:
 
     def scaled(self, key_maps: Tensor, priors: Sequence[Tensor]) -> Tensor:
         """Returns the factor of each head's scores, [heads, relations, 1, 1]."""
-        stacked = torch.stack([prior.reshape(-1) for prior in priors], 1)
+        stacked = torch.stack(list(priors)).view(len(priors), self.heads).t()
         return (stacked / math.sqrt(self.depth))[..., None, None].to(key_maps.dtype)
 
 
@@ -169,17 +169,16 @@ class _DotAttention(torch.autograd.Function):
         grad_key_maps = grad_key_maps.to(key_maps.dtype)
         grad_queries = pairs.sums.sum_messages(plan.map(of_mapped, of_queries), None, "copy_u")
         of_factors = (grad_key_maps * plan.chosen_maps(key_maps)).sum((2, 3))
-        of_priors = (of_factors / math.sqrt(plan.depth)).unbind(1)
+        # One below the other: autograd would copy columns.
+        of_priors = (of_factors.t() / math.sqrt(plan.depth)).contiguous()
+        of_priors = of_priors.to(priors[0].dtype).view(len(priors), *priors[0].shape)
         results = [
             grad_keys,
             grad_values,
             grad_queries,
             plan.all_maps(grad_key_maps * plan.scaled(key_maps, priors), key_maps),
             plan.all_maps(grad_value_maps, value_maps),
-            *(
-                of_prior.view_as(prior).to(prior.dtype)
-                for of_prior, prior in zip(of_priors, priors, strict=True)
-            ),
+            *of_priors.unbind(),
         ]
         return None, *(
             result if need else None
