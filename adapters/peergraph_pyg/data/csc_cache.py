@@ -328,11 +328,16 @@ def _make_aside(
     with torch.cuda.stream(stream):
         structure = make()
     current.wait_stream(stream)
-    for tensor in tensors:
+    for tensor in _of_each_memory(tensors):
         tensor.record_stream(stream)
-    for tensor in structure.tensors():
+    for tensor in _of_each_memory(structure.tensors()):
         tensor.record_stream(current)
     return structure
+
+
+def _of_each_memory(tensors: Iterable[Tensor]) -> Iterable[Tensor]:
+    """Returns one of the tensors that share memory, which they use and free together."""
+    return {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values()
 
 
 @cache

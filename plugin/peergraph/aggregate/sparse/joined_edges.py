@@ -19,8 +19,29 @@ from peergraph.memory.device.launching import Buffers
 MAX_EDGES = 2**31 - 2
 """The most edges that are joined."""
 
-ALIGN = 4
-"""Results share an allocation; kernels read vectors of 16 bytes."""
+# Kernels read vectors of 16 bytes.
+_ALIGN = 4
+
+
+class Int32Arrays:
+    """One allocation for several arrays of int32.
+
+    Args:
+        lengths: of the arrays.
+        device: where they are.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        self._room = [-(-length // _ALIGN) * _ALIGN for length in lengths]
+        self._whole = torch.empty(sum(self._room), dtype=torch.int32, device=device)
+
+    def arrays(self, lengths: Sequence[int] | None = None) -> Sequence[Tensor]:
+        """Returns the arrays, of these lengths at most; None: of the room that there is."""
+        if lengths is None:
+            return self._whole.split_with_sizes(self._room)
+        pairs = zip(lengths, self._room, strict=True)
+        sizes = [size for length, room in pairs for size in (length, room - length)]
+        return self._whole.split_with_sizes(sizes)[::2]
 
 
 class KeyedEdges(NamedTuple):  # a frozen dataclass takes several times as long to make
@@ -176,14 +197,14 @@ def _native_join(
     is_all, is_used = numbering == _C.KeyNumbering.all, numbering == _C.KeyNumbering.used
     most_rows = row_starts[-1] if is_all else min(row_starts[-1], num_edges)
     most_columns = column_starts[-1] if is_all else min(column_starts[-1], num_edges)
-    of_keys = [0, 0, 0] if is_all else [most_rows, most_rows, most_columns]
-    lengths = [*of_keys, most_rows + 1, num_edges, num_edges if edge_ids else 0]
-    if gradients:
-        lengths += [most_columns + 1, num_edges, num_edges]
-    lengths = [-(-length // ALIGN) * ALIGN for length in lengths]
-    memory = torch.empty(sum(lengths), dtype=torch.int32, device=device)
-    results = memory.split_with_sizes(lengths)
-    rows, segments, columns, indptr, indices, ids, *transpose = results
+
+    def lengths(rows: int, columns: int) -> list[int]:
+        of_keys = [0, 0, 0] if is_all else [rows, rows, columns]
+        of_rows = [*of_keys, rows + 1, num_edges, num_edges if edge_ids else 0]
+        return [*of_rows, columns + 1, num_edges, num_edges] if gradients else of_rows
+
+    memory = Int32Arrays(lengths(most_rows, most_columns), device)
+    rows, segments, columns, indptr, indices, ids, *transpose = memory.arrays()
     row_cuts, row_lasts, row_chunks, column_cuts, column_chunks, bad_edge = _C.join_edges(
         [each.with_dense_rows() for each in relations],
         num_rows=row_starts[-1],
@@ -207,26 +228,20 @@ def _native_join(
     if bad_edge >= 0:
         _raise_bad_id(relations)
     num_rows, num_columns = row_cuts[-1], column_cuts[-1]
+    arrays = memory.arrays(lengths(num_rows, num_columns))
+    rows, segments, columns, indptr, indices, ids, *transpose = arrays
     matrix = EdgeMatrix(
-        indptr[: num_rows + 1],
-        indices[:num_edges],
+        indptr,
+        indices,
         num_columns,
-        edge_ids=ids[:num_edges] if edge_ids else None,
+        edge_ids=ids if edge_ids else None,
         max_chunks=row_chunks if is_used else None,
     )
     if gradients:
         by_column, rows_of, positions = transpose
         matrix.has_edge_operands = edge_ids or not is_all
-        matrix.adopt_transpose(
-            by_column[: num_columns + 1],
-            rows_of[:num_edges],
-            positions[:num_edges],
-            column_chunks if is_used else None,
-        )
-    return JoinedEdges(
-        matrix, rows[:num_rows], segments[:num_rows], row_cuts, row_lasts, columns[:num_columns],
-        column_cuts,
-    )  # fmt: skip
+        matrix.adopt_transpose(by_column, rows_of, positions, column_chunks if is_used else None)
+    return JoinedEdges(matrix, rows, segments, row_cuts, row_lasts, columns, column_cuts)
 
 
 def _join_sorted(

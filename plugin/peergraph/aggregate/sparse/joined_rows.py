@@ -11,7 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import launch_on
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
-from peergraph.aggregate.sparse.joined_edges import ALIGN, JoinedEdges
+from peergraph.aggregate.sparse.joined_edges import Int32Arrays, JoinedEdges
 from peergraph.memory.device.launching import Buffers
 
 
@@ -74,11 +74,9 @@ def group_rows(
     num_edges = matrix.num_edges if edges else 0
     of_edges = [num_owners + 1, num_edges] if edges else [0, 0]
     counts = [rows, num_owners + 1, rows, *of_edges, 0 if place_starts is None else 2 * rows]
-    lengths = [-(-count // ALIGN) * ALIGN for count in counts]
-    memory = torch.empty(sum(lengths), dtype=torch.int32, device=device)
-    owners, indptr, ids, edge_indptr, edge_ids, places = (
-        part[:count] for part, count in zip(memory.split_with_sizes(lengths), counts, strict=True)
-    )
+    memory = Int32Arrays(counts, device)
+    owners, indptr, ids, edge_indptr, edge_ids, places = memory.arrays(counts)
+    of_keys = None if place_starts is None else places.view(torch.int64)
     _C.group_rows(
         joined.rows,
         matrix.indptr,
@@ -88,7 +86,7 @@ def group_rows(
         place_starts=place_starts or [0] * len(groups),
         sizes=sizes,
         owners=owners,
-        places=None if place_starts is None else places.view(torch.int64),
+        places=of_keys,
         indptr=indptr,
         rows=ids,
         edge_indptr=edge_indptr if edges else None,
@@ -100,6 +98,6 @@ def group_rows(
     return GroupedRows(
         owners,
         EdgeMatrix(indptr, ids, rows, max_chunks=max_chunks),
-        None if place_starts is None else places.view(torch.int64),
+        of_keys,
         EdgeMatrix(edge_indptr, edge_ids, num_edges, edge_ids=edge_ids) if edges else None,
     )
