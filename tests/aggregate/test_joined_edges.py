@@ -187,6 +187,27 @@ def test_rows_and_columns_of_all_keys(device: torch.device, edge_ids: bool) -> N
         assert matrix.edge_ids is None
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_edges_of_nodes_to_themselves(device: torch.device, fixed: bool) -> None:
+    relations, *starts = random_relations(device, torch.int32, 2, [9, 4, 7], [40, 0, 21])
+    loops = KeyedEdges(None, 9, 5, starts[1][-1], starts[0][-1], 2)
+    starts[0].append(starts[0][-1] + 10)
+    starts[1].append(starts[1][-1] + 9)
+    written = loops._replace(edges=torch.arange(5, device=device).expand(2, -1))
+    for place in (0, 2, 3):
+        both = [[*relations[:place], each, *relations[place:]] for each in (loops, written)]
+        joined, expected = (join_edges(each, *starts, gradients=True, fixed=fixed) for each in both)
+        assert (joined.row_cuts, joined.column_cuts) == (expected.row_cuts, expected.column_cuts)
+        assert joined.row_lasts == expected.row_lasts
+        matrices = [matrix_of_all(device, each, starts[0][-1], starts[1][-1]) for each in both]
+        for one, other in ((joined.matrix, expected.matrix), matrices):
+            assert torch.equal(one.indptr, other.indptr)
+            assert torch.equal(one.indices, other.indices)
+        if not fixed:
+            check(joined, both[0], (starts[0], starts[1]))
+            check_transpose(joined)
+
+
 def test_fixed_shapes_take_relations_of_one_segment(device: torch.device) -> None:
     edges = torch.zeros(2, 3, dtype=torch.int64, device=device)
     relation = KeyedEdges(edges, 4, 2, 0, 0)

@@ -108,6 +108,7 @@ def joined_edges(device: torch.device) -> Iterator[Tensor]:
         ends = [torch.randint(n, (count,), generator=generator) for n in (90, size)]
         edges = torch.stack(ends).to(device)
         relations.append(KeyedEdges(edges, 90, 1300, 90 * i, i % 2, 2))
+    relations.append(KeyedEdges(None, 90, 70, 180, 100, 3))
     for fixed in (False, True):
         joined = join_edges(relations, starts, [0, 90, 180, 270], gradients=True, fixed=fixed)
         yield from (joined.rows, joined.row_segments, joined.columns)
