@@ -101,18 +101,17 @@ class _TypedKeys(torch.autograd.Function):
         features, weights, biases = plan.split(operands)
         pairs, width = plan.pairs, weights[0].shape[0] // 3
         low = [each.to(plan.dtype) for each in weights]
-        low_biases = [each.to(plan.dtype) for each in biases]
+        of_biases = torch.stack(list(biases)).to(plan.dtype).view(-1, width).unbind()
         counts = pairs.num_columns, pairs.num_columns, sum(pairs.sizes)
         keys, values, queries = (low[0].new_empty(count, width) for count in counts)
         thirds = [torch.split(each.t(), width, 1) for each in low]
-        of_biases = [torch.split(each, width) for each in low_biases]
         for node_type, (rows, *parts) in plan.columns(features, keys, values):
             x = plan.select(features, node_type, rows)
             for third, out in zip((0, 2), parts, strict=True):
-                multiply(x, thirds[node_type][third], out, of_biases[node_type][third])
+                multiply(x, thirds[node_type][third], out, of_biases[3 * node_type + third])
         for node_type, (rows, out) in plan.destinations(features, queries):
             x = plan.select(features, node_type, rows)
-            multiply(x, thirds[node_type][1], out, of_biases[node_type][1])
+            multiply(x, thirds[node_type][1], out, of_biases[3 * node_type + 1])
         ctx.save_for_backward(*operands, *low)
         ctx.plan = plan
         return keys, values, queries
