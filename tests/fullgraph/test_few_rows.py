@@ -27,6 +27,10 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "addmv of a number": lambda x, row, v: torch.addmv(row.sum(), x, v),
     "addmv of one element": lambda x, row, v: torch.addmv(row[0, :1], x, v, beta=2, alpha=3),
     "addmm of a number": lambda x, row, v: torch.addmm(row.sum(), x, v.diag()),
+    # Plain factors of equal rows, whose gradients autograd takes for rows.
+    "baddbmm": lambda x, row, v: torch.baddbmm(
+        x.unsqueeze(2), v.diag().repeat(len(x), 1, 1), row.t().repeat(len(x), 1, 1)
+    ),
     "addmm of a row": lambda x, row, v: torch.addmm(row, x, v.diag()),
 }
 

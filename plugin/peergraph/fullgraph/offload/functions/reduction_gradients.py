@@ -133,8 +133,8 @@ class ReduceWithSums(OffloadedFunction):
             if isinstance(grad, OffloadedTensor) and not isinstance(tensor, OffloadedTensor):
                 if isinstance(tensor, PartitionedTensor):
                     grad = resident_rows(grad, tensor.row_layout)
-                else:  # a plain tensor of one row, where there is one in all
-                    grad = grad.sum(grad.partitioned_dim, keepdim=True)
+                else:  # of a plain tensor of all rows, which autograd takes for rows
+                    grad = grad.full_tensor()
             gradients.append(grad)
         return (None, None, None, None, *gradients)
 

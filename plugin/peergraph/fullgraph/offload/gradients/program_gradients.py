@@ -352,8 +352,12 @@ class GradientSum:
                 place.add_to_resident(self.operand, self.total, part)
             elif isinstance(self.operand, RowOperand):
                 self.total[chunk.start : chunk.stop] = part
+            elif isinstance(part, PartitionedTensor):
+                # Of a plain tensor of all rows, which autograd takes for rows: there may be one.
+                positions = part.row_layout.positions
+                self.total.index_add_(part.partitioned_dim, positions, part._local)
             else:
-                self.total.add_(_of_plain(part))
+                self.total.add_(part)
 
     def result(self) -> Tensor:
         """Returns the gradient."""
@@ -394,16 +398,6 @@ def refuse_second_derivative() -> None:
             "gradients of gradients are not implemented for rows that are larger than GPU "
             "memory (create_graph=True): use full_graph(..., offload=False)"
         )
-
-
-def _of_plain(part: Tensor) -> Tensor:
-    """Returns a chunk's gradient of a plain tensor.
-
-    Where there is one row in all, autograd takes it for that of a plain tensor of one row.
-    """
-    if isinstance(part, PartitionedTensor):
-        return part._local.sum(part.partitioned_dim, keepdim=True)
-    return part
 
 
 def _memory(value: Any) -> int | None:
