@@ -1,4 +1,5 @@
-// Small tables of the host on a GPU, which a CUDA graph writes again when it is replayed.
+// Writes small tables of the host to a GPU, so that a CUDA graph writes the same values at each
+// replay.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,8 @@
 namespace peergraph {
 namespace {
 
-/// A piece of a table that a launch carries: a CUDA graph repeats it, unlike a copy of host memory.
+/// A piece of a table, passed as an argument of a kernel: a CUDA graph keeps the values of
+/// arguments, but would read host memory again.
 struct TablePiece {
   static constexpr int64_t kBytes = 3072;
   char bytes[kBytes];

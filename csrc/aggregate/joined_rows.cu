@@ -1,4 +1,5 @@
-// Groups rows on a GPU without a sort: the rows of a destination in each segment are searched for.
+// Groups rows by destination on a GPU, without a sort: keys ascend in each segment, so that binary
+// searches find the rows of a destination.
 #include <algorithm>
 #include <numeric>
 

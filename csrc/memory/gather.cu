@@ -1,5 +1,5 @@
-// The gather and the scatter kernel (WholeGraph III-C3): one launch for rows of all tiers, and for
-// those of several tables whose rows are read in vectors of one width.
+// The gather and the scatter kernel (WholeGraph III-C3). One launch reads rows of all tiers, and of
+// several tables whose rows are read in vectors of one width.
 //
 // A warp takes a tile of up to 32 rows. First each lane looks up one id and the address of its row,
 // so that the dependent reads of the tile (id, order, location) are under way together. Then groups

@@ -110,7 +110,7 @@ def check_transpose(joined: JoinedEdges) -> None:
     ],
     ids=["types", "one", "no edges", "many destinations", "many sources", "long rows"],
 )
-def test_equals_lists(
+def test_equals_joining_by_lists(
     device: torch.device,
     dtype: torch.dtype,
     gradients: bool,

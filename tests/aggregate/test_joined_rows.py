@@ -40,7 +40,7 @@ def lists(indptr: Tensor, values: Tensor) -> list[list[int]]:
     ],
     ids=["one each", "several", "no edges", "many edges", "many segments"],
 )
-def test_equals_lists(
+def test_equals_grouping_by_lists(
     device: torch.device,
     fixed: bool,
     lengths: list[int],

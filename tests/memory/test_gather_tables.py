@@ -44,8 +44,8 @@ def test_tables_of_all_kinds(kind: str, count: int, device: torch.device) -> Non
 
 
 @named_cases("kind", TIER_KINDS)
-def test_tables_of_one_kernel(kind: str, device: torch.device) -> None:
-    """Rows of several tables are read by one kernel, whatever their number, ids and lines are."""
+def test_many_tables(kind: str, device: torch.device) -> None:
+    """Tables that a GPU reads in one launch differ in sizes, ids, tiers and scales."""
     group = Group.current(device=device)
     columns = (4, 8, 2, 4, 260, 1, 300, 33, 132)  # in vectors of several widths, by lines or not
     plain, tables = [], []

@@ -87,7 +87,7 @@ class Nodes:
         self.rank = self.group.rank
 
     def plain(self, tensor: Tensor) -> Tensor:
-        """Returns the plain tensor that is compared: with the strides of the rows."""
+        """Returns the tensor with the strides that its partitioned rows have, for plain torch."""
         if self._selection != "columns":
             return tensor
         return tensor.movedim(-1, 0).contiguous().movedim(0, -1)

@@ -11,8 +11,9 @@ from peergraph.aggregate.ops.gradient_checks import once_differentiable
 
 
 def mix_rows(share: Tensor, rows: Tensor, own: Tensor) -> Tensor:
-    """Returns ``share * rows + (1 - share) * own``, with fewer operators for gradients than
-    autograd's. Differentiable once.
+    """Returns ``share * rows + (1 - share) * own``.
+
+    The backward pass takes fewer operations than that of autograd. Differentiable once.
 
     Args:
         share: [1].

@@ -169,7 +169,7 @@ class _DotAttention(torch.autograd.Function):
         grad_key_maps = grad_key_maps.to(key_maps.dtype)
         grad_queries = pairs.sums.sum_messages(plan.map(of_mapped, of_queries), None, "copy_u")
         of_factors = (grad_key_maps * plan.chosen_maps(key_maps)).sum((2, 3))
-        # One below the other: autograd would copy columns.
+        # Contiguous for each relation: autograd would copy the columns of a transposed matrix.
         of_priors = (of_factors.t() / math.sqrt(plan.depth)).contiguous()
         of_priors = of_priors.to(priors[0].dtype).view(len(priors), *priors[0].shape)
         results = [

@@ -138,8 +138,11 @@ class _Plan(RowReader):
 
 
 class _Maps(NamedTuple):
-    """Maps whose weights have one shape: of the sources of relations, and of the destinations of
-    all relations into some node types.
+    """Linear maps whose weights have one shape, so that they are stacked.
+
+    Args:
+        sources: positions of relations, whose sources are mapped.
+        node_types: the types whose destinations are mapped, by all relations into them.
     """
 
     sources: list[int]
@@ -291,7 +294,8 @@ class _Projection(Function):
 
 
 def _scores(stack: Tensor, attention: Tensor) -> Tensor:
-    """Returns [maps, heads, columns]: the weight of each column in the score of each head.
+    """Returns [maps, heads, columns], by which features give the score of each head: the
+    attention vector times the weight.
 
     Args:
         stack: [maps, heads * depth, columns] weights.

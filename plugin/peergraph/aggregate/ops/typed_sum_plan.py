@@ -30,7 +30,7 @@ class Tail(NamedTuple):
     blocks: int
 
     def columns_of(self, matrix: Tensor) -> Tensor:
-        """Returns the columns of a product's matrix that multiply own rows."""
+        """Returns the columns of a product's matrix that multiply destinations' own rows."""
         columns = matrix.shape[1] // self.blocks
         return matrix.narrow(1, self.place * columns, columns)
 
@@ -121,8 +121,9 @@ class SumPlan:
             for group in self.edges.groups
         ]
 
-    def stand_ins(self, needs: Sequence[bool]) -> list[Tensor | None]:
-        """Returns for each result a tensor that takes the gradient of all rows, or None.
+    def gradient_receivers(self, needs: Sequence[bool]) -> list[Tensor | None]:
+        """Returns for each result that lacks its last rows a tensor without values, which receives
+        the gradient of all rows in the backward pass; None for others.
 
         Args:
             needs: whether gradients of features are needed.
@@ -138,7 +139,8 @@ class SumPlan:
         return tensors
 
     def own_weights(self, matrices: Sequence[Sequence[Tensor]]) -> list[Tensor | None]:
-        """Returns for each result that lacks rows the matrix of own rows, or None.
+        """Returns for each result that lacks its last rows the weight that multiplies destinations'
+        own rows; None for others.
 
         Args:
             matrices: of the products of each group.

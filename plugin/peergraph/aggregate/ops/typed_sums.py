@@ -209,7 +209,7 @@ class _SumAndMultiply(torch.autograd.Function):
         if not any(needs[len(features) :]):
             fixed += [each for each in (*own_weights, *own_biases) if each is not None]
         ctx.mark_non_differentiable(*fixed)
-        return *results, *plan.stand_ins(needs), *own_weights, *own_biases, *saved_sums
+        return *results, *plan.gradient_receivers(needs), *own_weights, *own_biases, *saved_sums
 
     @staticmethod
     @unbatched

@@ -1,4 +1,4 @@
-"""The rows of joined edges by destination, by one call of the compiled module."""
+"""Groups the rows of joined edges by destination, in one call of the compiled module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class GroupedRows(NamedTuple):
     places: Tensor | None
     """[rows] int64, the key of each row, counting from the first place of its segment."""
     by_destination: EdgeMatrix | None
-    """The edges of each destination, row after row; its columns are these edges."""
+    """Has a row for each destination, and a column for each edge: the destination's edges, in the
+    order of its rows."""
 
 
 def sizes_with_rows(
