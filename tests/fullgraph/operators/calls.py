@@ -45,6 +45,8 @@ class Call:
     """A call of an operator."""
 
     name: str
+    operator: str
+    """Its name."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     """The first, the others, and those by name, with places instead of tensors."""
@@ -127,7 +129,7 @@ def calls(op: Any, dtype: torch.dtype, extent: Extent, device: str) -> Iterator[
                         title += f"rows {sorted(partitioned)} of {shapes}, "
                         title += f"gradients of {sorted(needing)}, {plain_form}"
                         yield Call(
-                            *(title, function, arguments, tensors, partitioned, needing),
+                            *(title, op.name, function, arguments, tensors, partitioned, needing),
                             *(plain_form, form == "in place"),
                         )
 
