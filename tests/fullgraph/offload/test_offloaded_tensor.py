@@ -52,6 +52,16 @@ def columns_in_place(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     return h * h
 
 
+def plain_rows_in_place(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    values = torch.arange(NODES * 6.0, dtype=w.dtype).view(NODES, 6).cos() * w[0]
+    h = x * 2
+    h[:, 1] = values[:, 1]
+    h[:, 3:] = values[:, 3:]
+    rest = x.clone()
+    rest[:] = values
+    return h + rest
+
+
 def with_autocast(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         h = F.linear(x.float(), w.detach().float())
@@ -184,6 +194,7 @@ ROW_CASES: dict[str, Case] = {
     "list": lambda x, s, mask, w: torch.sum(torch.stack([x, 2 * x]), dim=0),
     "in place": in_place,
     "columns in place": columns_in_place,
+    "plain rows in place": plain_rows_in_place,
     "dropout": lambda x, s, mask, w: F.dropout(x, 0.5) + F.dropout(x * 2, 0.3),
     "feature dropout": lambda x, s, mask, w: F.dropout1d(x.view(-1, 2, 3), 0.5).flatten(1),
     "noise": lambda x, s, mask, w: x + torch.randn_like(x) * s,
@@ -360,6 +371,18 @@ def test_what_needs_all_rows_is_refused(name: str) -> None:
     x, s, mask, w = make(Group.current("cpu"), 3)
     with pytest.raises(NotImplementedError):
         REFUSED[name](x.detach().requires_grad_(), s, mask, w)
+
+
+def test_equal_columns_of_a_square_are_no_rows() -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    maps = w.new_ones(NODES, 6).tril()
+    square, rows = F.linear(x, maps), inputs()[0] @ maps.t()
+    equal = torch.arange(NODES, dtype=w.dtype).view(-1, 1).expand(NODES, NODES)
+    torch.testing.assert_close((square @ equal).full_tensor(), rows @ equal)
+    for backward in (torch.ops.aten._softmax_backward_data, torch.ops.aten.tanh_backward):
+        options = (1, w.dtype) if backward is torch.ops.aten._softmax_backward_data else ()
+        with pytest.raises(ValueError, match=r"fullgraph\.like"):
+            backward(equal, square, *options)
 
 
 def test_attributes() -> None:

@@ -55,6 +55,10 @@ def put(x: OffloadedTensor, index: Any, value: Any, accumulate: bool = False) ->
     if rows == slice(None) and named is None:
         if accumulate:
             refuse("index_put_", "values are added to columns")
+        is_plain = isinstance(value, Tensor) and not isinstance(value, PartitionedTensor)
+        if is_plain and parsed.is_basic:  # their gradients gather rows of all chunks
+            from_end = parsed.dim_of_view(place) - len(parsed.advanced)
+            value = values_for_rows(value, x.row_layout, from_end)
         record(Tensor.__setitem__, (x, index, value), {})
         return
     if not x._content.is_storable:

@@ -23,8 +23,11 @@ def expanded_dim(tensor: Any, like: OffloadedTensor) -> int | None:
     rows = like._content.row_layout.size
     if rows < 2 or rows not in tensor.shape or tensor.layout != torch.strided:
         return None
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return next((dim for dim, size in enumerate(steps) if size == (rows, 0)), None)
+    steps = list(zip(tensor.shape, tensor.stride(), strict=True))
+    aligned = tensor.ndim - like.ndim + like.partitioned_dim
+    if aligned >= 0 and steps[aligned][0] == rows:  # as many columns are no rows
+        return aligned if steps[aligned][1] == 0 else None
+    return next((dim for dim, step in enumerate(steps) if step == (rows, 0)), None)
 
 
 def expanded_rows(row: Tensor, like: PartitionedTensor, dim: int) -> PartitionedTensor:
