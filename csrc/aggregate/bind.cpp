@@ -230,14 +230,16 @@ EdgeOperand make_edge_operand(const OptionalTensor& tensor, const char* name, Ta
 void bind_sddmm(const CsrMatrix& matrix, const OptionalTensor& left, Target left_target,
                 const OptionalTensor& right, Target right_target, Message message, int64_t depth,
                 const TensorRef& out, const Launch& launch) {
-  const DType dtype = out.dtype("out");
   const int64_t heads = out.size(1), columns = checked_product(heads, depth);
   PG_CHECK_ARG((left || !uses_u(message)) && (right || !uses_e(message)),
                "the message needs an operand that is missing");
-  CsrMatrix edges = with_edge_rows(matrix, rows_of(out, "out", dtype, heads));
+  const DType dtype = left ? left->dtype("left") : right->dtype("right");
+  const bool is_wide = out.dtype("out") != dtype;
+  CsrMatrix edges =
+      with_edge_rows(matrix, rows_of(out, "out", is_wide ? sum_dtype(dtype) : dtype, heads));
   const EdgeOperand u = make_edge_operand(left, "left", left_target, dtype, columns, &edges);
   const EdgeOperand e = make_edge_operand(right, "right", right_target, dtype, columns, &edges);
-  const Sddmm op{edges, u, e, message, dtype, heads, depth, out.data};
+  const Sddmm op{edges, u, e, message, dtype, heads, depth, out.data, is_wide};
   PG_ON_DEVICE(launch.device, sddmm_cpu(op, launch.num_threads), sddmm_cuda(op, launch));
 }
 

@@ -42,7 +42,7 @@ struct Edges {
   explicit Edges(const Sddmm& sddmm)
       : op(sddmm), left(op.left, op.heads * op.depth), right(op.right, op.heads * op.depth) {}
 
-  /// Calls visit(row of left, row of right, row of out).
+  /// Calls visit(row of left, row of right, edge).
   template <typename Visit>
   PG_INLINE void each(int64_t first, int64_t last, const Visit& visit) const {
     const int64_t last_position = op.matrix.last_position(last), columns = op.heads * op.depth;
@@ -55,8 +55,7 @@ struct Edges {
         if (left.at_column()) prefetch_row(left.find(ahead, 0, 0), columns);
         if (right.at_column()) prefetch_row(right.find(ahead, 0, 0), columns);
         const int64_t column = op.matrix.column(p), edge = op.matrix.edge(p);
-        visit(left.find(column, row, edge), right.find(column, row, edge),
-              static_cast<T*>(op.out) + edge * op.heads);
+        visit(left.find(column, row, edge), right.find(column, row, edge), edge);
       }
     }
   }
@@ -67,7 +66,8 @@ template <Message kMessage, Layout kLayout, typename T, int kBytes>
 PG_INLINE void by_column(const Edges<T>& edges, int64_t first, int64_t last) {
   using Value = AccumulatorOf<T>;
   const Value sign = edges.op.message == Message::kSub ? -1 : 1;
-  edges.each(first, last, [&](const T* left, const T* right, T* out) PG_INLINED {
+  edges.each(first, last, [&](const T* left, const T* right, int64_t edge) PG_INLINED {
+    T* out = static_cast<T*>(edges.op.out) + edge * edges.op.heads;
     each_block<1, kLanesOf<Value>>(edges.op.heads,
                                    [&](int64_t column, auto, auto lanes) PG_INLINED {
                                      WidePack<Value, lanes, kBytes> a, b;
@@ -86,9 +86,10 @@ PG_INLINE void by_column(const Edges<T>& edges, int64_t first, int64_t last) {
 /// Products of rows that are as wide as the op, summed by head.
 template <typename T, int kBytes>
 PG_INLINE void dots(const Edges<T>& edges, int64_t first, int64_t last) {
-  edges.each(first, last, [&](const T* left, const T* right, T* out) PG_INLINED {
-    for (int64_t head = 0, at = 0; head < edges.op.heads; ++head, at += edges.op.depth)
-      narrow(dot<kBytes>(left + at, right + at, edges.op.depth), out + head);
+  edges.each(first, last, [&](const T* left, const T* right, int64_t edge) PG_INLINED {
+    const int64_t heads = edges.op.heads, depth = edges.op.depth;
+    for (int64_t head = 0, at = 0; head < heads; ++head, at += depth)
+      edges.op.template write<T>(edge * heads + head, dot<kBytes>(left + at, right + at, depth));
   });
 }
 
@@ -97,7 +98,7 @@ template <typename T>
 void sums(const Edges<T>& edges, int64_t first, int64_t last) {
   const Sddmm& op = edges.op;
   const bool has_left = uses_u(op.message), has_right = uses_e(op.message);
-  edges.each(first, last, [&](const T* left, const T* right, T* out) {
+  edges.each(first, last, [&](const T* left, const T* right, int64_t edge) {
     for (int64_t head = 0; head < op.heads; ++head) {
       AccumulatorOf<T> sum = 0;
       for (int64_t c = head * op.depth; c < (head + 1) * op.depth; ++c) {
@@ -105,7 +106,7 @@ void sums(const Edges<T>& edges, int64_t first, int64_t last) {
         const AccumulatorOf<T> e = has_right ? widen(right[edges.right.values()[c]]) : 0;
         sum += apply(op.message, u, e);
       }
-      narrow(sum, out + head);
+      op.template write<T>(edge * op.heads + head, sum);
     }
   });
 }
@@ -128,7 +129,7 @@ void sddmm_of(const Sddmm& op, int num_threads) {
   const Edges<T> edges(op);
   const bool full = (!uses_u(op.message) || edges.left.is_full()) &&
                     (!uses_e(op.message) || edges.right.is_full());
-  if (op.depth == 1 && op.message != Message::kCopyE) {
+  if (op.depth == 1 && op.message != Message::kCopyE && !op.is_wide) {
     switch (op.message) {
       case Message::kCopyU:
         return by_column_of<Message::kCopyU>(edges, full, num_threads);

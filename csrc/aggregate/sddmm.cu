@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       __syncwarp();
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k)
-        if (lane == 0 && targets[k] >= 0) narrow(sums[k], static_cast<T*>(op.out) + targets[k]);
+        if (lane == 0 && targets[k] >= 0) op.template write<T>(targets[k], sums[k]);
     }
   }
 }

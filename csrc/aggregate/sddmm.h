@@ -26,10 +26,21 @@ struct Sddmm {
   CsrMatrix matrix;
   EdgeOperand left, right;  // a message copies `left` as u, `right` as e
   Message message = Message::kCopyU;
-  DType dtype = DType::kFloat32;
-  int64_t heads = 1;    // columns of out
-  int64_t depth = 1;    // values of the message that are summed for one of out
-  void* out = nullptr;  // [num_edges, heads] by edge, written
+  DType dtype = DType::kFloat32;  // of the operands
+  int64_t heads = 1;              // columns of out
+  int64_t depth = 1;              // values of the message that are summed for one of out
+  void* out = nullptr;            // [num_edges, heads] by edge, written
+  bool is_wide = false;           // out has the sums as they were added up, not narrowed to `dtype`
+
+  /// Writes a sum to a place of out, whose operands are of type T.
+  template <typename T>
+  PG_HD void write(int64_t place, AccumulatorOf<T> sum) const {
+    if (is_wide) {
+      static_cast<AccumulatorOf<T>*>(out)[place] = sum;
+    } else {
+      narrow(sum, static_cast<T*>(out) + place);
+    }
+  }
 };
 
 void sddmm_cpu(const Sddmm& op, int num_threads);

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.reference import aggregate as reference
 from tests.aggregate.graphs import (
     DTYPES,
@@ -112,6 +113,29 @@ def test_hubs(device: torch.device, backward: str) -> None:
     for op in ("add", "dot"):
         with named_case(op):
             check(hub_graph(device, 20_000), op, "u", "v", (6,), (6,), backward=backward)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_sums_that_are_not_narrowed(device: torch.device, dtype: torch.dtype) -> None:
+    """The kernel's results in the dtype of the sums, where the operator gives the operands'."""
+    graph = random_graph(device)
+    matrix = graph.csc().tensors
+    for (message, op), depth, targets in product(
+        (("mul", "mul"), ("add", "add"), ("copy_u", "copy")), (1, 3, 64), ("uu", "uv", "ve")
+    ):
+        with named_case(op, depth, targets):
+            operands = [
+                features(graph.rows(target), (2, depth), device, dtype, seed).detach()
+                for seed, target in enumerate(targets)
+            ]
+            rows = [operand.flatten(1) for operand in operands]
+            actual = sddmm(*rows, matrix, message, targets, 2, depth, wide=True)
+            assert actual.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            twins = [operand.double() for operand in operands[: 1 if op == "copy" else 2]]
+            values = reference.g_sddmm(
+                graph.edge_index, op, *twins, lhs_target=targets[0], rhs_target=targets[1]
+            )
+            torch.testing.assert_close(actual.double(), values.sum(-1), rtol=1e-5, atol=1e-5)
 
 
 def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -15,14 +15,17 @@ from peergraph.aggregate.kernels.arguments import (
     contiguous,
     first_operand,
     launch_on,
+    sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
 
 
 def _empty_values(
-    left: Tensor | None, right: Tensor | None, matrix: CsrTensors, heads: int
+    left: Tensor | None, right: Tensor | None, matrix: CsrTensors, heads: int, wide: bool
 ) -> Tensor:
-    return first_operand(left, right).new_empty(matrix.num_edges, heads)
+    operand = first_operand(left, right)
+    dtype = sum_dtype(operand.dtype) if wide else operand.dtype
+    return operand.new_empty(matrix.num_edges, heads, dtype=dtype)
 
 
 @kernel(_empty_values)
@@ -34,13 +37,15 @@ def sddmm(
     targets: str,
     heads: int,
     depth: int,
+    wide: bool = False,
 ) -> Tensor:
     """Returns the message of `left` and `right`, summed over `depth` columns, [edges, heads].
 
     `targets` has two letters: where the rows of `left` and of `right` are looked up, u (column),
-    v (row) or e (edge). An operand has heads * depth columns or a divisor.
+    v (row) or e (edge). An operand has heads * depth columns or a divisor. A `wide` result is in
+    the dtype in which half precision is summed, float32.
     """
-    out = _empty_values(left, right, matrix, heads)
+    out = _empty_values(left, right, matrix, heads, wide)
     _C.sddmm(
         matrix.native(),
         left=contiguous(left),

@@ -24,9 +24,6 @@ from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.autograd import Function
 from peergraph.memory.device.plain_tensor import dense, plain
 
-# Number of products that are in memory at once.
-_PIECE = 1 << 26
-
 
 def attention_fits(x: Tensor) -> bool:
     """Returns whether :func:`attention` takes `x` [sources, heads, depth].
@@ -172,25 +169,17 @@ def aligned(tensor: Tensor | None) -> Tensor | None:
 
 
 def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns products summed over the last dimension, [rows, heads] of `dtype`."""
+    """Returns products summed over the last dimension, [rows, heads] of `dtype`, that of sums."""
     if is_traced():
         return (left.to(dtype) * right.to(dtype)).sum(-1)
+    # With one edge from each row to itself, the kernel reads both operands once; torch would write
+    # the products, those of half precision and its own copies of the operands in float32.
     rows, heads, depth = left.shape
-    if dtype == left.dtype:
-        # With one edge from each row to itself, the kernel reads both operands once; torch would
-        # write the products, and is slow to sum few values at a time.
-        ids = torch.int32 if rows < 2**31 - 1 else torch.int64
-        offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
-        loops = EdgeMatrix(offsets, offsets[:-1], rows, max_chunks=0)
-        of_left, of_right = left.flatten(1), right.flatten(1)
-        return sddmm(of_left, of_right, loops.tensors, "mul", "uu", heads, depth)
-    out = left.new_empty((rows, heads), dtype=dtype)
-    # Products of a wider dtype take memory, so they are made for a piece of the rows at a time.
-    step = max(1, _PIECE // max(1, heads * depth))
-    for first in range(0, rows, step):
-        piece = slice(first, first + step)
-        torch.sum(left[piece].to(dtype) * right[piece].to(dtype), dim=-1, out=out[piece])
-    return out
+    ids = torch.int32 if rows < 2**31 - 1 else torch.int64
+    offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
+    loops = EdgeMatrix(offsets, offsets[:-1], rows, max_chunks=0)
+    of_left, of_right = left.flatten(1), right.flatten(1)
+    return sddmm(of_left, of_right, loops.tensors, "mul", "uu", heads, depth, wide=True)
 
 
 class Attention(Function):
