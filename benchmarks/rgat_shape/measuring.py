@@ -216,6 +216,9 @@ def _run_models(
         with session.section(f"loader and {what}, {layers} layers", batch=batch):
             record = _record(session, whole, f"loader and {what}", layers=layers, **fields)
             session.note(f"  {record['seeds_per_s']:,.0f} seeds/s on {session.world} ranks")
+            if args.profile and session.device.type == "cuda":
+                loop_step = partial(whole, 0, lambda _: None)
+                _print_kernels(session, loop_step, f"{layers} layers, loader and {what}")
     resident = [next(batches) for _ in range(args.held)]
     for layers, trainer in trainers.items():
 
