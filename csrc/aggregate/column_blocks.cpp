@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/partition_point.h"
+
 namespace peergraph {
 
 void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads,
@@ -16,16 +18,9 @@ void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads,
   // The first row at which all rows before it make up that share of the work.
   const auto cut = [&](int64_t piece) {
     const int64_t share = static_cast<int64_t>(static_cast<double>(work) / pieces * piece);
-    int64_t low = 0, high = rows.num_rows;
-    if (piece == 0 || piece == pieces) return piece == 0 ? low : high;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (middle + rows.begin(middle) < share)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+    if (piece == 0 || piece == pieces) return piece == 0 ? int64_t{0} : rows.num_rows;
+    return partition_point(int64_t{0}, rows.num_rows,
+                           [&](int64_t row) { return row + rows.begin(row) < share; });
   };
   const auto visit = [&](int64_t piece) {
     const int64_t first = cut(piece), last = cut(piece + 1);

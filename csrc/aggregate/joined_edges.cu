@@ -9,6 +9,7 @@
 #include "aggregate/host_table.cuh"
 #include "aggregate/joined_edges.h"
 #include "common/cuda_check.cuh"
+#include "common/partition_point.h"
 
 namespace peergraph {
 namespace {
@@ -36,12 +37,7 @@ struct Numbers {
   __device__ int32_t segment(int64_t key) const { return last_not_behind(starts, key); }
   /// The last segment that begins at or before a place, by the first place of each.
   __device__ int32_t last_not_behind(const int64_t* firsts, int64_t place) const {
-    int32_t low = 0, high = num_segments;
-    while (high - low > 1) {
-      const int32_t middle = (low + high) / 2;
-      (firsts[middle] <= place ? low : high) = middle;
-    }
-    return low;
+    return partition_point(1, num_segments, [&](int32_t i) { return firsts[i] <= place; }) - 1;
   }
   __device__ int64_t end_of(int32_t segment) const {
     return segment + 1 < num_segments ? starts[segment + 1] : num_keys;
@@ -55,12 +51,8 @@ struct Edges {
   int64_t num_edges;
 
   __device__ const JoinedRelation& of(int64_t edge) const {
-    int32_t low = 0, high = num_relations;
-    while (high - low > 1) {
-      const int32_t middle = (low + high) / 2;
-      (relations[middle].first_edge <= edge ? low : high) = middle;
-    }
-    return relations[low];
+    const auto begins = [&](int32_t i) { return relations[i].first_edge <= edge; };
+    return relations[partition_point(1, num_relations, begins) - 1];
   }
 };
 

@@ -6,6 +6,7 @@
 #include "aggregate/host_table.cuh"
 #include "aggregate/joined_rows.h"
 #include "common/cuda_check.cuh"
+#include "common/partition_point.h"
 
 namespace peergraph {
 namespace {
@@ -16,28 +17,11 @@ struct GroupedSegment {
   int64_t group_begin;
 };
 
-/// The first of an array's places from which on the values are at least `value`.
-__device__ int64_t lower_bound(const int32_t* values, int64_t begin, int64_t end, int64_t value) {
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    if (values[middle] < value) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
 /// The last of `count` ascending values that is at most `value`; the first one is.
 template <typename T>
 __device__ int64_t last_not_behind(const T* values, int64_t count, int64_t value) {
-  int64_t low = 0, high = count;
-  while (high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (values[middle] <= value ? low : high) = middle;
-  }
-  return low;
+  const auto is_before = [&](int64_t i) { return values[i] <= value; };
+  return partition_point(int64_t{1}, count, is_before) - 1;
 }
 
 struct Grouping {
@@ -59,7 +43,9 @@ struct Grouping {
 
   /// The first row of a segment that belongs to a destination or to a later one.
   __device__ int64_t first_row(const RowSegment& segment, int64_t destination) const {
-    return lower_bound(keys, segment.first_row, segment.end_row, destination * segment.stride);
+    const int64_t key = destination * segment.stride;
+    return partition_point(segment.first_row, segment.end_row,
+                           [&](int64_t row) { return keys[row] < key; });
   }
 };
 

@@ -3,6 +3,7 @@
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/sddmm.h"
+#include "common/partition_point.h"
 
 namespace peergraph {
 namespace {
@@ -12,15 +13,8 @@ constexpr int64_t kEdgesPerWarp = 256;
 /// The row of a position among rows low .. high: the last one that begins at it or before.
 __device__ __forceinline__ int64_t find_row(const CsrMatrix& rows, int64_t position, int64_t low,
                                             int64_t high) {
-  while (low < high) {
-    const int64_t middle = low + (high - low + 1) / 2;
-    if (rows.begin(middle) <= position) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
+  const auto begins = [&](int64_t row) { return rows.begin(row) <= position; };
+  return partition_point(low + 1, high + 1, begins) - 1;
 }
 
 struct EdgeShape {
@@ -48,14 +42,16 @@ __device__ __forceinline__ Pack<T, kVec> read(const EdgeOperand& operand, const 
   return load_shared_pack<T, kVec>(row + (kVec > 1 ? c : c / group));
 }
 
-template <typename T, int kVec>
+/// kIsProduct: whether the message is kMul, so that no message is chosen for each value.
+template <typename T, int kVec, bool kIsProduct>
 __global__ void __launch_bounds__(kMaxRowThreads)
     edge_values(const __grid_constant__ Sddmm op, EdgeShape shape) {
   using Value = AccumulatorOf<T>;
   constexpr int kInFlight = 4;
   const int lanes = 1 << shape.lanes_log2, groups = kWarpSize >> shape.lanes_log2;
   const int group = lane_id() >> shape.lanes_log2, lane = lane_id() & (lanes - 1);
-  const bool reads_left = uses_u(op.message), reads_right = uses_e(op.message);
+  const bool reads_left = kIsProduct || uses_u(op.message);
+  const bool reads_right = kIsProduct || uses_e(op.message);
   const uint32_t heads = static_cast<uint32_t>(op.heads);
   const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
   for (int64_t chunk = global_warp(); chunk < chunks; chunk += grid_warps()) {
@@ -89,8 +85,10 @@ __global__ void __launch_bounds__(kMaxRowThreads)
           if (reads_left) left = read<T, kVec>(op.left, place, c, shape.left_group);
           if (reads_right) right = read<T, kVec>(op.right, place, c, shape.right_group);
 #pragma unroll
-          for (int i = 0; i < kVec; ++i)
-            sums[k] += apply<Value>(op.message, widen(left.values[i]), widen(right.values[i]));
+          for (int i = 0; i < kVec; ++i) {
+            const Value u = widen(left.values[i]), e = widen(right.values[i]);
+            sums[k] += kIsProduct ? u * e : apply<Value>(op.message, u, e);
+          }
         }
       }
       // All lanes exchange values before any lane writes: the writes diverge.
@@ -128,8 +126,9 @@ void launch_rows(const Sddmm& op, cudaStream_t stream) {
   shape.needs_row = (uses_u(op.message) && op.left.target == Target::kRow) ||
                     (uses_e(op.message) && op.right.target == Target::kRow);
   const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
-  edge_values<T, kVec>
-      <<<blocks_for_items(chunks, schedule), row_threads(schedule), 0, stream>>>(op, shape);
+  const auto kernel =
+      op.message == Message::kMul ? edge_values<T, kVec, true> : edge_values<T, kVec, false>;
+  kernel<<<blocks_for_items(chunks, schedule), row_threads(schedule), 0, stream>>>(op, shape);
   PG_LAUNCH_CHECK("edge_values");
 }
 

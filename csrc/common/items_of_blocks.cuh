@@ -9,6 +9,7 @@
 
 #include "common/allocate.h"
 #include "common/cuda_check.cuh"
+#include "common/partition_point.h"
 
 namespace peergraph {
 
@@ -66,17 +67,10 @@ struct ManyItems {
   }
 
  private:
-  /// Binary search for the last item that begins by this block.
+  /// The last item that begins by this block.
   __device__ int32_t place_of(int32_t block) const {
-    int32_t first = 0, end = count;
-    while (end - first > 1) {
-      const int32_t middle = (first + end) / 2;
-      if (first_blocks[middle].block <= block)
-        first = middle;
-      else
-        end = middle;
-    }
-    return first;
+    const auto begins = [&](int32_t i) { return first_blocks[i].block <= block; };
+    return partition_point(1, count, begins) - 1;
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/host_device.h"
 #include "common/launch.h"
+#include "common/partition_point.h"
 
 namespace peergraph {
 
@@ -42,15 +43,8 @@ struct ContentSegments {
 
   PG_HD const Segment& segment_of(int64_t piece) const {
     // The last one that begins by this piece: segments without bytes have no pieces.
-    int first = 0, end = count;
-    while (end - first > 1) {
-      const int middle = (first + end) / 2;
-      if (segments[middle].first_piece > piece)
-        end = middle;
-      else
-        first = middle;
-    }
-    return segments[first];
+    const auto begins = [&](int i) { return segments[i].first_piece <= piece; };
+    return segments[partition_point(1, count, begins) - 1];
   }
 
   static int64_t pieces_of_bytes(int64_t num_bytes) {

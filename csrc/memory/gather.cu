@@ -184,14 +184,13 @@ int64_t vector_bytes_of(const RowCopy& copy) {
   return bytes;
 }
 
-/// Launches for those of the copies that take vectors of this kind.
+/// Launches for copies in vectors of this kind.
 template <typename Vector, template <typename> class Copy>
-void launch_those(const std::vector<RowCopy>& copies, const Allocate& allocate, int device,
+void launch_kinds(const std::vector<RowCopy>& copies, const Allocate& allocate, int device,
                   cudaStream_t stream) {
   std::vector<RowCopy> by_steps, by_lines;
   for (const RowCopy& each : copies)
-    if (vector_bytes_of(each) == sizeof(Vector))
-      (saves_lines(each.table, sizeof(Vector)) ? by_lines : by_steps).push_back(each);
+    (saves_lines(each.table, sizeof(Vector)) ? by_lines : by_steps).push_back(each);
   if (!by_steps.empty()) launch<Vector, Copy, false>(by_steps, allocate, device, stream);
   if (!by_lines.empty()) launch<Vector, Copy, true>(by_lines, allocate, device, stream);
 }
@@ -203,11 +202,13 @@ void launch_all(const std::vector<RowCopy>& copies, const Allocate& allocate, in
   if (copies.empty()) return;
   const DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  launch_those<int4, Copy>(copies, allocate, device, stream);
-  launch_those<int2, Copy>(copies, allocate, device, stream);
-  launch_those<int, Copy>(copies, allocate, device, stream);
-  launch_those<short, Copy>(copies, allocate, device, stream);
-  launch_those<signed char, Copy>(copies, allocate, device, stream);
+  std::vector<RowCopy> by_bytes[sizeof(int4) + 1];
+  for (const RowCopy& each : copies) by_bytes[vector_bytes_of(each)].push_back(each);
+  launch_kinds<int4, Copy>(by_bytes[16], allocate, device, stream);
+  launch_kinds<int2, Copy>(by_bytes[8], allocate, device, stream);
+  launch_kinds<int, Copy>(by_bytes[4], allocate, device, stream);
+  launch_kinds<short, Copy>(by_bytes[2], allocate, device, stream);
+  launch_kinds<signed char, Copy>(by_bytes[1], allocate, device, stream);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <cub/device/device_scan.cuh>
 
 #include "common/cuda_check.cuh"
+#include "common/partition_point.h"
 #include "memory/row_lists.h"
 
 namespace peergraph {
@@ -19,15 +20,7 @@ struct JoinedLists {
   PG_HD int64_t num_items() const { return first[count]; }
 
   __device__ int table_of(int64_t item) const {
-    int low = 0, high = count - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (first[middle] <= item)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
+    return partition_point(1, count, [&](int table) { return first[table] <= item; }) - 1;
   }
 };
 
@@ -83,15 +76,9 @@ __global__ void list_places(const __grid_constant__ JoinedLists lists) {
     const RowLists& table = lists.tables[t];
     const int64_t at = item - lists.first[t];
     // The last list that begins at or before the element: empty ones are before it.
-    int64_t low = 0, high = table.count() - 1;
-    while (low < high) {
-      const int64_t middle = (low + high + 1) / 2;
-      if (table.ends[middle] <= at)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    table.places[at] = table.list(low)[0] + at - table.ends[low];
+    const auto begins = [&](int64_t list) { return table.ends[list] <= at; };
+    const int64_t own = partition_point(int64_t{1}, table.count(), begins) - 1;
+    table.places[at] = table.list(own)[0] + at - table.ends[own];
   }
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "common/host_device.h"
+#include "common/partition_point.h"
 #include "store/large_products.h"
 
 namespace peergraph {
@@ -67,15 +68,9 @@ PG_HD bool was_wrong(const KeepLargest& work, float earlier_bound, const KeptBou
 
 PG_HD bool is_excluded(const KeepLargest& work, int64_t query, int64_t place) {
   const int64_t key = query * work.num_places + place;
-  int64_t low = 0, high = work.num_excluded;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (work.excluded[middle] < key)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < work.num_excluded && work.excluded[low] == key;
+  const int64_t at = partition_point(int64_t{0}, work.num_excluded,
+                                     [&](int64_t i) { return work.excluded[i] < key; });
+  return at < work.num_excluded && work.excluded[at] == key;
 }
 
 void keep_largest_cpu(const KeepLargest& work, int num_threads);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/partition_point.h"
 #include "common/philox.h"
 
 namespace peergraph {
@@ -23,15 +24,7 @@ struct NodeDraw {
       return static_cast<int64_t>(scale_draw(block, draw, static_cast<uint64_t>(num_nodes)));
     const auto total = static_cast<uint64_t>(ends[num_nodes - 1]);
     const auto at = static_cast<int64_t>(scale_draw(block, draw, total));
-    int64_t low = 0, high = num_nodes - 1;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (ends[middle] > at)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return low;
+    return partition_point(int64_t{0}, num_nodes - 1, [&](int64_t i) { return ends[i] <= at; });
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/partition_point.h"
 #include "sampling/common/for_each_target.cuh"
 #include "sampling/neighbor/without_replacement.cuh"
 #include "sampling/weighted_temporal/choose.h"
@@ -161,14 +162,8 @@ __device__ void draw_admitted(const Group& group, const SharedScratch& scratch,
     const uint64_t place = before + group.exclusive_sum(admits ? 1 : 0, in_chunk);
     before += in_chunk;
     if (!admits) continue;
-    int64_t first = 0, end = count;  // binary search for the first pick that is not before
-    while (first < end) {
-      const int64_t middle = (first + end) / 2;
-      if (picked[middle] < place)
-        first = middle + 1;
-      else
-        end = middle;
-    }
+    const int64_t first =
+        partition_point(int64_t{0}, count, [&](int64_t k) { return picked[k] < place; });
     if (first < count && picked[first] == place) emit(first, i);
   }
 }
@@ -240,15 +235,9 @@ __device__ void with_replacement(const Group& group, const SharedScratch& scratc
     for (int64_t draw = group.thread_rank(); draw < count; draw += Group::kThreads) {
       const auto drawn = static_cast<uint64_t>(candidates.pick_below(total, draw));
       if (drawn < before || drawn >= before + in_chunk) continue;
-      int first = 0, end = Group::kThreads - 1;  // binary search for the first sum above the draw
-      while (first < end) {
-        const int middle = (first + end) / 2;
-        if (scratch.keys[middle] > drawn)
-          end = middle;
-        else
-          first = middle + 1;
-      }
-      emit(draw, base + first);
+      // The first sum above the draw.
+      emit(draw, base + partition_point(0, static_cast<int>(Group::kThreads) - 1,
+                                        [&](int k) { return scratch.keys[k] <= drawn; }));
     }
     group.sync();
     before += in_chunk;

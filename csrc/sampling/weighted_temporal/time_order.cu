@@ -1,4 +1,5 @@
 #include "common/cuda_check.cuh"
+#include "common/partition_point.h"
 #include "common/warp.cuh"
 #include "sampling/common/hop_batch.cuh"
 #include "sampling/common/thread_group.cuh"
@@ -10,15 +11,8 @@ namespace {
 
 /// How many times of a list in the order of its times are not after `limit`.
 __device__ int64_t count_until(const Candidates& candidates, int64_t limit) {
-  int64_t until = 0, end = candidates.list.degree;
-  while (until < end) {
-    const int64_t middle = until + (end - until) / 2;
-    if (candidates.time(middle) <= limit)
-      until = middle + 1;
-    else
-      end = middle;
-  }
-  return until;
+  return partition_point(int64_t{0}, static_cast<int64_t>(candidates.list.degree),
+                         [&](int64_t i) { return candidates.time(i) <= limit; });
 }
 
 /// One thread for each target.
