@@ -12,6 +12,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import peergraph_pyg
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.conversions import distribute
+from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
 # Of rows [n, 3], a plain row [1, 3] that needs gradients, and a plain vector [3].
@@ -95,6 +98,47 @@ def test_ranks_agree_on_what_is_a_view(count: int) -> None:
             with pytest.raises(RuntimeError, match="view size"):
                 plain.view(shape)
             assert end, shape
+
+
+# Results of rows [n, 4] whose memory is in another order than their dimensions, or would be.
+ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "function": lambda x: x.t().exp(),
+    "sum": lambda x: x.t() + x.t(),
+    "last of three": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).sin(),
+    "middle of three": lambda x: x.view(-1, 2, 2).permute(1, 0, 2).sin(),
+    "columns of rows": lambda x: x.view(-1, 2, 2).transpose(1, 2).sin(),
+    "norm": lambda x: F.normalize(x.t(), dim=0),
+    "roll": lambda x: x.t().roll(1, 0),
+    "halves": lambda x: F.glu(x.t(), 0),
+    "activation": lambda x: F.elu(x.t()),
+}
+WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "flat": lambda y: y.reshape(-1),
+    "contiguous": lambda y: y.contiguous(),
+    "contiguous transpose": lambda y: y.transpose(0, -1).contiguous(),
+}
+
+
+def order_differences(counts: list[int]) -> list[str]:
+    """Writes into what is a view on all ranks or a copy on all."""
+    layout = RowLayout.from_order(Group.current(), torch.arange(sum(counts)).flip(0), counts)
+    plain = torch.arange(sum(counts) * 4.0, dtype=torch.float64).view(-1, 4).cos()
+    texts = []
+    for name, function in ORDERS.items():
+        for writer, write in WRITTEN.items():
+            expected, results = function(plain), function(distribute(plain, layout))
+            if (name, writer) == ("middle of three", "flat"):
+                continue  # refused: rows would be split
+            write(expected).add_(1)
+            write(results).add_(1)
+            if not torch.allclose(results.full_tensor(), expected):
+                texts.append(f"{name}, {writer}")
+    return texts
+
+
+@pytest.mark.parametrize("counts", [[7, 1, 1], [8, 1, 0], [1, 1, 3]])
+def test_ranks_agree_on_what_is_copied(counts: list[int]) -> None:
+    assert not any(run_ranks(order_differences, 3, counts))
 
 
 def fetch_bad_ids(bad: int) -> tuple[str, float]:

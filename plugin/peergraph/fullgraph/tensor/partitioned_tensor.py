@@ -18,6 +18,7 @@ from peergraph.fullgraph.tensor.arguments import (
     of_rule,
     writes_first,
 )
+from peergraph.fullgraph.tensor.few_rows import strides_in_torch
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.registry import (
     FUNCTION_RULES,
@@ -26,7 +27,7 @@ from peergraph.fullgraph.tensor.registry import (
     Rule,
     find_rule,
 )
-from peergraph.fullgraph.tensor.row_copies import changes_of, follow_change
+from peergraph.fullgraph.tensor.row_copies import as_view, changes_of, follow_change
 from peergraph.fullgraph.tensor.row_tensor import RowTensor
 from peergraph.fullgraph.tensor.transforms import check_transforms
 from peergraph.fullgraph.tensor.uncompiled import Uncompiled
@@ -173,7 +174,20 @@ class PartitionedTensor(Uncompiled):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         rule = _DISPATCHED.get(func) or _dispatched(func)
-        return rule(*args, **kwargs) if kwargs else rule(*args)
+        result = rule(*args, **kwargs) if kwargs else rule(*args)
+        if type(result) is PartitionedTensor and result.row_layout.local_count < 2:
+            return _as_on_other_ranks(result, strides_in_torch(func, args, kwargs or {}, result))
+        return result
+
+
+def _as_on_other_ranks(
+    result: PartitionedTensor, strides: tuple[int, ...] | None
+) -> PartitionedTensor:
+    """Returns few rows with the strides that torch gives all rows; None: as they are."""
+    if strides is None or strides == result.stride():
+        return result
+    local = as_view(result._local, result._local.shape, result.shape, strides)
+    return wrap(local, result.row_layout, result.partitioned_dim)
 
 
 _DISPATCHED: dict[OpOverload, Rule] = {}
