@@ -58,6 +58,19 @@ def _check_means_of_integers() -> None:
     torch.testing.assert_close(value, _reduce(plain, _GROUPS, whole, "mean"), rtol=0, atol=0)
 
 
+def _check_scaled_products_of_integers() -> None:
+    """Numbers that scale integers are rounded, as in torch, where rows are summed over, too."""
+    layout = RowLayout.from_order(Group.current(), torch.arange(SIZE), [4, 2, 0])
+    whole, plain = torch.arange(-9, 9).view(SIZE, 3), torch.arange(9).view(3, 3)
+    rows = distribute(whole, layout)
+    for scales in ({"beta": 0.2, "alpha": 0.6}, {"beta": 2.5, "alpha": 3}):
+        value = torch.addmm(plain, rows.t(), rows, **scales)
+        torch.testing.assert_close(value, torch.addmm(plain, whole.t(), whole, **scales))
+        value = torch.addmm(plain[0], rows, plain, **scales)
+        right = torch.addmm(plain[0], whole, plain, **scales)
+        torch.testing.assert_close(value.full_tensor(), right)  # type: ignore[attr-defined]
+
+
 _REFUSED: dict[str, tuple[int, Callable[[Any, Any], Any], type[Exception], str]] = {
     "columns by a partitioned index": (
         SIZE,
@@ -85,6 +98,12 @@ _REFUSED: dict[str, tuple[int, Callable[[Any, Any], Any], type[Exception], str]]
         lambda _, ids: torch.zeros(()).index_add(0, ids, torch.ones(())),
         NotImplementedError,
         "without dimensions",
+    ),
+    "a bool without dimensions": (
+        SIZE,
+        lambda x, _: x.detach().index_put_((torch.tensor(True),), _values(3)),
+        NotImplementedError,
+        "bool without dimensions",
     ),
     "partitioned weights of a norm": (
         SIZE,
@@ -115,6 +134,10 @@ def _check_refusals() -> None:
 
 def test_means_of_integers_are_rounded_down() -> None:
     run_ranks(_check_means_of_integers, 3)
+
+
+def test_integers_are_scaled_by_rounded_numbers() -> None:
+    run_ranks(_check_scaled_products_of_integers, 3)
 
 
 def test_groups_without_rows_pass_gradients_on() -> None:

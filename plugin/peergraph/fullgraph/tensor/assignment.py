@@ -230,8 +230,12 @@ def as_lists(indices: Sequence[Tensor]) -> tuple[Any, ...]:
     """Returns the indices of ``index_put_`` with ids that have dimensions: one id without is no
     number, which would remove the dimension, as values meet it.
     """
+    masks = torch.bool, torch.uint8
     return tuple(
-        part.reshape(1) if isinstance(part, Tensor) and not part.ndim else part for part in indices
+        part.reshape(1)
+        if isinstance(part, Tensor) and not part.ndim and part.dtype not in masks
+        else part
+        for part in indices
     )
 
 

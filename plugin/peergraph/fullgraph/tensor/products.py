@@ -92,6 +92,8 @@ def _register_sum_with_product(op: OpOverload, multiply: OpOverload) -> None:
         factors = None if is_local else _Factors(op, a, b)
         if factors is None or factors.dim is None:
             product = multiply(a, b)
+            if not (product.is_floating_point() or product.is_complex()):
+                beta, alpha = int(beta), int(alpha)  # as torch scales integers
             result: Tensor = product * alpha if alpha != 1 else product
             return result + c * beta if beta else result
         layout, from_end = factors.row_layout, factors.dim - factors.dims
