@@ -379,6 +379,13 @@ def test_equal_columns_of_a_square_are_no_rows() -> None:
     square, rows = F.linear(x, maps), inputs()[0] @ maps.t()
     equal = torch.arange(NODES, dtype=w.dtype).view(-1, 1).expand(NODES, NODES)
     torch.testing.assert_close((square @ equal).full_tensor(), rows @ equal)
+    column = torch.arange(NODES, dtype=w.dtype).view(-1, 1).requires_grad_()
+    results = column.expand(NODES, NODES) @ square
+    expected = column.expand(NODES, NODES) @ rows
+    torch.testing.assert_close(results, expected)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(r.cos().sum(), column) for r in (results, expected))
+    )
     for backward in (torch.ops.aten._softmax_backward_data, torch.ops.aten.tanh_backward):
         options = (1, w.dtype) if backward is torch.ops.aten._softmax_backward_data else ()
         with pytest.raises(ValueError, match=r"fullgraph\.like"):

@@ -266,6 +266,11 @@ def _adds_up_over_chunks(call: Call, reductions: Sequence[Tensor]) -> bool:
             grads = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
         except NotImplementedError:
             return False
+    if any(
+        isinstance(grad, PartitionedTensor) and not is_row
+        for grad, is_row in zip(grads, of_rows, strict=True)
+    ):
+        return False  # a plain operand has met rows, as torch's gradient of it does
     return all(
         grad is None or bool((~grad.isnan()).all() if is_row else grad.isnan().all())
         for grad, is_row in zip(grads, of_rows, strict=True)
