@@ -1,5 +1,7 @@
 // g-SDDMM on a GPU: a warp for each run of edges, regardless of their rows; groups of lanes compute
 // values of edges, several at a time.
+#include <algorithm>
+
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/sddmm.h"
@@ -8,7 +10,8 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kEdgesPerWarp = 256;
+// Edges of a warp: as many as leave a GPU's multiprocessors enough warps to wait for memory.
+constexpr int64_t kMostEdgesPerWarp = 256, kFewestEdgesPerWarp = 32, kWarps = 1 << 15;
 
 /// The row of a position among rows low .. high: the last one that begins at it or before.
 __device__ __forceinline__ int64_t find_row(const CsrMatrix& rows, int64_t position, int64_t low,
@@ -18,6 +21,7 @@ __device__ __forceinline__ int64_t find_row(const CsrMatrix& rows, int64_t posit
 }
 
 struct EdgeShape {
+  int64_t edges_per_warp;
   int32_t lanes_log2;   // a power of two of lanes works on a value of out
   uint32_t left_group;  // columns of the op for each of the operand
   uint32_t right_group;
@@ -53,11 +57,10 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const bool reads_left = kIsProduct || uses_u(op.message);
   const bool reads_right = kIsProduct || uses_e(op.message);
   const uint32_t heads = static_cast<uint32_t>(op.heads);
-  const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
+  const int64_t chunks = (op.matrix.num_edges + shape.edges_per_warp - 1) / shape.edges_per_warp;
   for (int64_t chunk = global_warp(); chunk < chunks; chunk += grid_warps()) {
-    const int64_t first = chunk * kEdgesPerWarp;
-    const int64_t last =
-        first + kEdgesPerWarp < op.matrix.num_edges ? first + kEdgesPerWarp : op.matrix.num_edges;
+    const int64_t first = chunk * shape.edges_per_warp, behind = first + shape.edges_per_warp;
+    const int64_t last = behind < op.matrix.num_edges ? behind : op.matrix.num_edges;
     int64_t low = 0, high = 0;
     if (shape.needs_row) {
       low = find_row(op.matrix, first, 0, op.matrix.num_rows - 1);
@@ -121,11 +124,13 @@ void launch_rows(const Sddmm& op, cudaStream_t stream) {
   const auto group = [&](const EdgeOperand& operand) {
     return static_cast<uint32_t>(operand.columns > 0 ? columns / operand.columns : 1);
   };
-  EdgeShape shape{0, group(op.left), group(op.right), false};
+  const int64_t even_share = (op.matrix.num_edges + kWarps - 1) / kWarps;
+  EdgeShape shape{std::clamp(even_share, kFewestEdgesPerWarp, kMostEdgesPerWarp), 0, group(op.left),
+                  group(op.right), false};
   while (shape.lanes_log2 < 5 && (int64_t{kVec} << shape.lanes_log2) < op.depth) ++shape.lanes_log2;
   shape.needs_row = (uses_u(op.message) && op.left.target == Target::kRow) ||
                     (uses_e(op.message) && op.right.target == Target::kRow);
-  const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
+  const int64_t chunks = (op.matrix.num_edges + shape.edges_per_warp - 1) / shape.edges_per_warp;
   const auto kernel =
       op.message == Message::kMul ? edge_values<T, kVec, true> : edge_values<T, kVec, false>;
   kernel<<<blocks_for_items(chunks, schedule), row_threads(schedule), 0, stream>>>(op, shape);
