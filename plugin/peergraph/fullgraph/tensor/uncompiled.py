@@ -22,12 +22,25 @@ if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
     )
 
 
+def _skip(function: Any) -> None:
+    """Keeps the compiler out of a function, and of what it calls; calls take no longer."""
+    torch._C._dynamo.eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
+
+
 class Uncompiled(WithoutMemory):
     """A tensor whose operations `torch.compile` cannot trace: they exchange rows.
 
     A function that reads one, and all that it calls, runs as without a compiler. With
     ``fullgraph=True``, and in `torch.export`, an error says so.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # They are called, too, by functions that the compiler has run as they are.
+        for name in ("__torch_function__", "__torch_dispatch__"):
+            method = cls.__dict__.get(name)
+            if _SKIP is not None and isinstance(method, classmethod):  # not torch's own
+                _skip(method.__func__)
 
     def __tensor_flatten__(self) -> NoReturn:
         """Called where a compiler meets the tensor."""
@@ -80,8 +93,8 @@ def run_uncompiled(package: str) -> None:
             if _SKIP is None:
                 disabled: Any = torch._dynamo.disable(method)  # type: ignore[no-untyped-call]
                 setattr(function, name, staticmethod(disabled))
-            else:  # calls take no longer
-                torch._C._dynamo.eval_frame.set_code_exec_strategy(method.__code__, _SKIP)
+            else:
+                _skip(method)
 
 
 def _subclasses(cls: type) -> Iterator[type]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch_geometric import nn as pyg
 
 import peergraph_pyg
 
-from .graphs import CLASSES, WIDTH, small_graph
+from .graphs import CLASSES, WIDTH, small_graph, small_hetero
 from .ranks import assert_close, full, partition_of_case, shared
 
 Values = list[Any]
@@ -83,6 +84,24 @@ def compiled(backend: str, kind: Callable[..., nn.Module]) -> None:
         return [*losses, *gradients(model)]
 
     check(run)
+
+
+def compiled_of_types() -> None:
+    """A compiled layer of dicts, which reads partitioned tensors behind breaks of its graph."""
+    data = shared(small_hetero)
+    widths = {node_type: data[node_type].x.shape[1] for node_type in data.node_types}
+    torch.manual_seed(3)
+    plain = pyg.HANConv(widths, 8, data.metadata(), heads=2).double()
+    torch._dynamo.reset()
+    layer = torch.compile(copy.deepcopy(plain), backend="eager")
+    rows = partition_of_case(data)
+    for _ in range(3):
+        expected = plain(data.x_dict, data.edge_index_dict)
+        actual = layer(rows.x_dict, rows.edge_index_dict)
+        for node_type, right in expected.items():
+            assert (right is None) == (actual[node_type] is None)
+            if right is not None:
+                assert_close(full(actual[node_type]), right, name=node_type)
 
 
 def compiled_whole() -> None:
@@ -245,6 +264,7 @@ def dist_mult() -> None:
 CASES: dict[str, Callable[[], Any]] = {
     "compiled GCN": lambda: compiled("aot_eager", pyg.GCNConv),
     "compiled GAT": lambda: compiled("eager", pyg.GATConv),
+    "compiled HAN": compiled_of_types,
     "compiled whole": compiled_whole,
     "module hooks": module_hooks,
     "tensor hooks": tensor_hooks,
