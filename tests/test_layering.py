@@ -60,6 +60,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.autograd",
     "peergraph.cache_folder",
     "peergraph.optim",
+    "peergraph.checkpoint_files",
     "peergraph.number_arguments",
     "peergraph.profiling",
     "peergraph.live_bytes",

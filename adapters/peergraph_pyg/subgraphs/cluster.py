@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch_geometric.loader
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.io import fs
 from torch_geometric.loader.cluster import Partition
 
+from peergraph.checkpoint_files import load_checkpoint
 from peergraph.fullgraph import node_parts
 from peergraph.memory import Group, host_rows
 from peergraph.sampling import NeighborSampler
@@ -106,7 +107,10 @@ class ClusterData(torch_geometric.loader.ClusterData):  # type: ignore[misc]
     def _read(self, path: str | None) -> Partition | None:
         if path is None or not os.path.exists(path):
             return None
-        partition: Partition = fs.torch_load(path)
+        # PyG's own function would run code that is in the file.
+        partition = load_checkpoint(Path(path), "partition of a graph", [Partition])
+        if not isinstance(partition, Partition):
+            raise ValueError(f"{path} is no partition of a graph: {type(partition).__name__}")
         sizes = partition.node_perm.numel(), partition.partptr.numel() - 1
         if sizes != (self.store.num_nodes(), self.num_parts):
             raise ValueError(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch_geometric.loader as pyg
 from torch import Tensor
 from torch_geometric.data import Data
-from torch_geometric.io import fs
 from tqdm import tqdm
 
+from peergraph.checkpoint_files import load_checkpoint
 from peergraph.memory import Group, host_rows
 from peergraph.sampling import SaintNorm, SaintSampler, measure_norm, next_seed
 from peergraph.store import NODE
@@ -111,7 +112,7 @@ class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
 
     def _read_norm(self, path: str, group: Group) -> SaintNorm:
         def read(rows: Tensor, place: int) -> None:
-            values = fs.torch_load(path)[place]
+            values = load_checkpoint(Path(path), "normalisation of GraphSAINT")[place]
             if values.shape != rows.shape:
                 raise ValueError(
                     f"{path} is of another graph: {len(values)} values, expected {len(rows)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,33 @@ def test_saves_and_loads(device: torch.device, tmp_path: Path) -> None:
     turned = by_pyg.partition
     turned.node_perm = turned.node_perm.flip(0)
     torch.save(turned, tmp_path / f"part_{PARTS}" / "metis.pt")
-    again = ClusterData(shared, PARTS, save_dir=str(tmp_path), log=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = ClusterData(shared, PARTS, save_dir=str(tmp_path), log=False)
     assert torch.equal(again.partition.node_perm, parts.partition.node_perm.flip(0))
+
+
+class _Opened:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.path), "w")
+
+
+def test_code_in_a_saved_file_does_not_run(tmp_path: Path) -> None:
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    folder = tmp_path / "part_3"
+    folder.mkdir()
+    torch.save(_Opened(tmp_path / "created"), folder / "metis.pt")
+    with pytest.raises(ValueError, match="metis.pt is no partition of a graph"):
+        ClusterData(shared, 3, save_dir=str(tmp_path), log=False)
+    (folder / "metis.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match="metis.pt is no partition of a graph"):
+        ClusterData(shared, 3, save_dir=str(tmp_path), log=False)
+    assert not (tmp_path / "created").exists()
 
 
 def test_saved_for_another_graph(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from peergraph.store.ingest.formats.saved_graphs import load_checkpoint
+from peergraph.checkpoint_files import load_checkpoint
 from peergraph.store.ingest.graph_files import CsvFormat, EdgeFiles, GraphFiles, NodeFiles, Rows
 from peergraph.store.ingest.read.arrays import NpyFile, npz_names
 from peergraph.store.ingest.values.arrow_arrays import Array

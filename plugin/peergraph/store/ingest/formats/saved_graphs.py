@@ -1,44 +1,20 @@
-"""Graphs that DGL or PyG saved, and other files that ``torch.save`` wrote."""
+"""Graphs that DGL or PyG saved."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from peergraph.checkpoint_files import load_checkpoint
 from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
 from peergraph.store.ingest.read.optional import OptionalModule
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
 
 _NAMES = ("data.pt", "geometric_data_processed.pt")  # PyG's, and those of OGB's PyG datasets
-_ERRORS = (
-    *(pickle.UnpicklingError, RuntimeError, EOFError, LookupError, AttributeError, TypeError),
-    *(ValueError, UnicodeError),
-)
-"""What torch raises for damaged files, which is not documented."""
-
-
-def load_checkpoint(path: Path, what: str, kinds: Sequence[Any] = ()) -> Any:
-    """Returns the contents of a file, in memory: a file that is mapped and becomes shorter would
-    end the process. Nothing is unpickled but tensors, plain values and some classes.
-
-    Args:
-        path: the file.
-        what: names what the file must be, for errors.
-        kinds: these classes.
-
-    Raises:
-        ValueError: the file is damaged, or has something else.
-    """
-    try:
-        with torch.serialization.safe_globals([*kinds]):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except _ERRORS as error:
-        raise ValueError(f"{path} is no {what}: {error}") from None
 
 
 def dgl_files(path: Path) -> GraphFiles:

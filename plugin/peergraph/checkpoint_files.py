@@ -1,0 +1,42 @@
+"""Reads files that ``torch.save`` wrote, without running code that is in them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["load_checkpoint"]
+
+_ERRORS = (
+    *(pickle.UnpicklingError, RuntimeError, EOFError, LookupError, AttributeError, TypeError),
+    *(ValueError, UnicodeError),
+)
+"""What torch raises for damaged files, which is not documented."""
+
+
+def load_checkpoint(path: Path, what: str, kinds: Sequence[Any] = ()) -> Any:
+    """Returns the contents of a file, in memory: a file that is mapped and becomes shorter would
+    end the process. Nothing is unpickled but tensors, plain values and some classes.
+
+    Args:
+        path: the file.
+        what: names what the file must be, for errors.
+        kinds: these classes.
+
+    Raises:
+        ValueError: the file is damaged, or has something else.
+    """
+    serialization = torch.serialization
+    allowed = serialization.get_safe_globals()
+    serialization.add_safe_globals([*kinds])  # torch 2.4 has no context for it
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except _ERRORS as error:
+        raise ValueError(f"{path} is no {what}: {error}") from None
+    finally:
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(allowed)
