@@ -10,7 +10,8 @@
 namespace peergraph {
 namespace {
 
-// Edges of a warp: as many as leave a GPU's multiprocessors enough warps to wait for memory.
+// Edges of a warp. Few edges are divided among about kWarps warps: with fewer warps, a GPU would
+// wait for memory most of the time.
 constexpr int64_t kMostEdgesPerWarp = 256, kFewestEdgesPerWarp = 32, kWarps = 1 << 15;
 
 /// The row of a position among rows low .. high: the last one that begins at it or before.
@@ -46,7 +47,7 @@ __device__ __forceinline__ Pack<T, kVec> read(const EdgeOperand& operand, const 
   return load_shared_pack<T, kVec>(row + (kVec > 1 ? c : c / group));
 }
 
-/// kIsProduct: whether the message is kMul, so that no message is chosen for each value.
+/// kIsProduct: whether the message is kMul. The compiler then knows the message.
 template <typename T, int kVec, bool kIsProduct>
 __global__ void __launch_bounds__(kMaxRowThreads)
     edge_values(const __grid_constant__ Sddmm op, EdgeShape shape) {

@@ -32,7 +32,7 @@ struct Sddmm {
   void* out = nullptr;            // [num_edges, heads] by edge, written
   bool is_wide = false;           // out has the sums as they were added up, not narrowed to `dtype`
 
-  /// Writes a sum to a place of out, whose operands are of type T.
+  /// Writes a sum to a place of `out`. T is the type of the operands' elements.
   template <typename T>
   PG_HD void write(int64_t place, AccumulatorOf<T> sum) const {
     if (is_wide) {

@@ -5,11 +5,10 @@
 
 namespace peergraph {
 
-/// The first place from `begin` to `end` that is not before what is searched: is_before(place) is
-/// true up to it and false from it on. `end` if it is true everywhere, as std::partition_point.
+/// Returns the first place in begin .. end - 1 for which is_before(place) is false, or `end` if
+/// there is none, as std::partition_point. Places for which it is true must come before all others.
 ///
-/// The last place for which it is true is the one before: that of the list that an item is in, by
-/// the first item of each list.
+/// The result minus one is the last place for which it is true.
 template <typename Place, typename IsBefore>
 PG_HD Place partition_point(Place begin, Place end, const IsBefore& is_before) {
   while (begin < end) {

@@ -184,7 +184,7 @@ int64_t vector_bytes_of(const RowCopy& copy) {
   return bytes;
 }
 
-/// Launches for copies in vectors of this kind.
+/// Launches the kernels that copy rows in vectors of this type.
 template <typename Vector, template <typename> class Copy>
 void launch_kinds(const std::vector<RowCopy>& copies, const Allocate& allocate, int device,
                   cudaStream_t stream) {

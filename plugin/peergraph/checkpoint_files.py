@@ -19,13 +19,14 @@ _ERRORS = (
 
 
 def load_checkpoint(path: Path, what: str, kinds: Sequence[Any] = ()) -> Any:
-    """Returns the contents of a file, in memory: a file that is mapped and becomes shorter would
-    end the process. Nothing is unpickled but tensors, plain values and some classes.
+    """Returns the contents of a file. Only tensors, plain values and some classes are unpickled.
+
+    The file is read, not mapped: if a mapped file became shorter, the process would end.
 
     Args:
         path: the file.
         what: names what the file must be, for errors.
-        kinds: these classes.
+        kinds: the classes.
 
     Raises:
         ValueError: the file is damaged, or has something else.

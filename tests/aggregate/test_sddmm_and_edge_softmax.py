@@ -116,8 +116,8 @@ def test_hubs(device: torch.device, backward: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_sums_that_are_not_narrowed(device: torch.device, dtype: torch.dtype) -> None:
-    """The kernel's results in the dtype of the sums, where the operator gives the operands'."""
+def test_wide_sums(device: torch.device, dtype: torch.dtype) -> None:
+    """The kernel can return sums in the dtype in which it adds, rather than the operands' dtype."""
     graph = random_graph(device)
     matrix = graph.csc().tensors
     for (message, op), depth, targets in product(

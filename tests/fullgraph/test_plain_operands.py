@@ -59,7 +59,7 @@ def _check_means_of_integers() -> None:
 
 
 def _check_scaled_products_of_integers() -> None:
-    """Numbers that scale integers are rounded, as in torch, where rows are summed over, too."""
+    """`alpha` and `beta` of integers are truncated, as in torch, also in sums over rows."""
     layout = RowLayout.from_order(Group.current(), torch.arange(SIZE), [4, 2, 0])
     whole, plain = torch.arange(-9, 9).view(SIZE, 3), torch.arange(9).view(3, 3)
     rows = distribute(whole, layout)
@@ -136,7 +136,7 @@ def test_means_of_integers_are_rounded_down() -> None:
     run_ranks(_check_means_of_integers, 3)
 
 
-def test_integers_are_scaled_by_rounded_numbers() -> None:
+def test_scales_of_integers_are_truncated() -> None:
     run_ranks(_check_scaled_products_of_integers, 3)
 
 

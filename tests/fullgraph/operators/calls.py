@@ -46,7 +46,7 @@ class Call:
 
     name: str
     operator: str
-    """Its name."""
+    """The operator's name."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     """The first, the others, and those by name, with places instead of tensors."""

@@ -166,7 +166,7 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     if len(results) != len(right):
         return "differs", f"{len(results)} results, right are {len(right)}"
     right = list(map(_whole, right))
-    if call.operator == "topk" and not _is_choice(call, *results[:2]):
+    if call.operator == "topk" and not _selects_values(call, *results[:2]):
         return "differs", f"indices {results[1].flatten()[:6].tolist()} are not those of the values"
     for number, (value, expected) in enumerate(zip(results, right, strict=True)):
         if call.operator == "topk" and number == 1:
@@ -177,8 +177,8 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     return "equal", ""
 
 
-def _is_choice(call: Call, values: Tensor, indices: Tensor) -> bool:
-    """Whether indices of `topk` choose its values, each element once."""
+def _selects_values(call: Call, values: Tensor, indices: Tensor) -> bool:
+    """Returns whether the indices that `topk` returned are distinct and are those of its values."""
     first, args, kwargs = call.arguments
     dim = args[1] if len(args) > 1 else kwargs.get("dim", -1)
     if not indices.numel() or not indices.dim():

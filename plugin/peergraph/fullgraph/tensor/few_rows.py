@@ -1,4 +1,4 @@
-"""Strides of results on ranks with one row or none, whose own strides say nothing.
+"""The strides of results on ranks with at most one row.
 
 Torch orders the dimensions of a result in memory as those of its operands, but for dimensions of
 one element or none. Functions such as ``contiguous`` and ``reshape`` would then copy on one rank
@@ -18,17 +18,19 @@ from torch.utils._pytree import tree_map_only
 def strides_in_torch(
     overload: OpOverload, args: Any, kwargs: Any, result: Tensor
 ) -> tuple[int, ...] | None:
-    """Returns the strides that torch gives a new result of all rows; None: those that it has."""
+    """Returns the strides that a new result would have if it had more rows, as torch chooses them;
+    None if they are unknown, or those of the result.
+    """
     if any(value.alias_info is not None for value in overload._schema.returns):
         return None  # a view, or what was written
     operands: list[Tensor] = []
 
-    def without_values(tensor: Tensor) -> Tensor:
+    def to_meta(tensor: Tensor) -> Tensor:
         operands.append(tensor)
         shape, strides = tensor.shape, tensor.stride()
         return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
 
-    args, kwargs = tree_map_only(Tensor, without_values, (args, kwargs))
+    args, kwargs = tree_map_only(Tensor, to_meta, (args, kwargs))
     if "device" in kwargs:
         kwargs["device"] = "meta"
     if all(tensor.is_contiguous() for tensor in (*operands, result)):

@@ -176,14 +176,12 @@ class PartitionedTensor(Uncompiled):
         rule = _DISPATCHED.get(func) or _dispatched(func)
         result = rule(*args, **kwargs) if kwargs else rule(*args)
         if type(result) is PartitionedTensor and result.row_layout.local_count < 2:
-            return _as_on_other_ranks(result, strides_in_torch(func, args, kwargs or {}, result))
+            return _with_strides(result, strides_in_torch(func, args, kwargs or {}, result))
         return result
 
 
-def _as_on_other_ranks(
-    result: PartitionedTensor, strides: tuple[int, ...] | None
-) -> PartitionedTensor:
-    """Returns few rows with the strides that torch gives all rows; None: as they are."""
+def _with_strides(result: PartitionedTensor, strides: tuple[int, ...] | None) -> PartitionedTensor:
+    """Returns the tensor with these strides, or as it is for None. It has at most one local row."""
     if strides is None or strides == result.stride():
         return result
     local = as_view(result._local, result._local.shape, result.shape, strides)

@@ -23,7 +23,7 @@ if hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy"):
 
 
 def _skip(function: Any) -> None:
-    """Keeps the compiler out of a function, and of what it calls; calls take no longer."""
+    """Makes the compiler skip a function and all that it calls, at no cost for its calls."""
     torch._C._dynamo.eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
 
 
@@ -36,7 +36,7 @@ class Uncompiled(WithoutMemory):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # They are called, too, by functions that the compiler has run as they are.
+        # Functions that the compiler does not trace call these, and it would begin to trace here.
         for name in ("__torch_function__", "__torch_dispatch__"):
             method = cls.__dict__.get(name)
             if _SKIP is not None and isinstance(method, classmethod):  # not torch's own

@@ -87,7 +87,7 @@ def compiled(backend: str, kind: Callable[..., nn.Module]) -> None:
 
 
 def compiled_of_types() -> None:
-    """A compiled layer of dicts, which reads partitioned tensors behind breaks of its graph."""
+    """A compiled layer that takes dicts reads partitioned tensors after graph breaks."""
     data = shared(small_hetero)
     widths = {node_type: data[node_type].x.shape[1] for node_type in data.node_types}
     torch.manual_seed(3)
