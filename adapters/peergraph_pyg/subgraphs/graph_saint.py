@@ -112,7 +112,12 @@ class GraphSAINTSampler(pyg.GraphSAINTSampler):  # type: ignore[misc]
 
     def _read_norm(self, path: str, group: Group) -> SaintNorm:
         def read(rows: Tensor, place: int) -> None:
-            values = load_checkpoint(Path(path), "normalisation of GraphSAINT")[place]
+            what = "normalisation of GraphSAINT"
+            saved = load_checkpoint(Path(path), what)
+            is_pair = isinstance(saved, (tuple, list)) and len(saved) == 2
+            if not is_pair or not all(isinstance(values, Tensor) for values in saved):
+                raise ValueError(f"{path} is no {what}: expected two tensors")
+            values = saved[place]
             if values.shape != rows.shape:
                 raise ValueError(
                     f"{path} is of another graph: {len(values)} values, expected {len(rows)}"

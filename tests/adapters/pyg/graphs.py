@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,3 +147,13 @@ def check_fanouts(batch: Any, data: Data, fanouts: list[int]) -> None:
             assert len(drawn.unique()) == len(drawn)
         first_node += batch.num_sampled_nodes[hop]
         first_edge += batch.num_sampled_edges[hop]
+
+
+class OpenedFile:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, (str(self.path), "w")

@@ -18,7 +18,7 @@ from peergraph.fullgraph import node_parts
 from peergraph.testing import run_ranks
 from peergraph_pyg import EdgeIndexTensor
 from peergraph_pyg.subgraphs import cluster
-from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.adapters.pyg.graphs import OpenedFile, random_data, random_hetero
 from tests.adapters.pyg.test_subgraphs import assert_same
 
 PARTS = 5
@@ -91,21 +91,11 @@ def test_saves_and_loads(device: torch.device, tmp_path: Path) -> None:
     assert torch.equal(again.partition.node_perm, parts.partition.node_perm.flip(0))
 
 
-class _Opened:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return open, (str(self.path), "w")
-
-
 def test_code_in_a_saved_file_does_not_run(tmp_path: Path) -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     folder = tmp_path / "part_3"
     folder.mkdir()
-    torch.save(_Opened(tmp_path / "created"), folder / "metis.pt")
+    torch.save(OpenedFile(tmp_path / "created"), folder / "metis.pt")
     with pytest.raises(ValueError, match="metis.pt is no partition of a graph"):
         ClusterData(shared, 3, save_dir=str(tmp_path), log=False)
     (folder / "metis.pt").write_bytes(b"")

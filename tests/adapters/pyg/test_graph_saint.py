@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 import peergraph_pyg
 from peergraph.testing import run_ranks
-from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.adapters.pyg.graphs import OpenedFile, random_data, random_hetero
 
 KINDS = {
     "GraphSAINTNodeSampler": {},
@@ -91,6 +91,16 @@ def test_norm(kind: str, device: torch.device, tmp_path: Path) -> None:
     again = make(kind, shared, **options)
     assert torch.equal(again.norm.nodes.read(), nodes + 1)
     assert torch.equal(again.norm.edges.read(), edges)
+
+
+def test_files_that_are_no_norms(tmp_path: Path) -> None:
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    path = tmp_path / "graphsaintnodesampler_2.pt"
+    for content in (OpenedFile(tmp_path / "created"), {"nodes": torch.ones(3)}, (torch.ones(3), 4)):
+        torch.save(content, path)
+        with pytest.raises(ValueError, match="2.pt is no normalisation of GraphSAINT"):
+            make("GraphSAINTNodeSampler", shared, sample_coverage=2, save_dir=str(tmp_path))
+    assert not (tmp_path / "created").exists()
 
 
 def test_norm_of_another_graph(tmp_path: Path) -> None:
