@@ -17,7 +17,7 @@ void group_rows_cpu(const RowGrouping& op) {
   std::vector<int32_t> next(op.indptr, op.indptr + op.num_owners);
   for (int64_t row = 0; row < op.num_rows(); ++row)
     op.rows[next[op.owners[row]]++] = static_cast<int32_t>(row);
-  if (op.edges == nullptr) return;
+  if (op.edge_indptr == nullptr) return;  // `edges` is null, too, where there are no edges.
   int32_t place = 0;
   for (int64_t owner = 0; owner < op.num_owners; ++owner) {
     op.edge_indptr[owner] = place;
