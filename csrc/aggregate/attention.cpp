@@ -66,6 +66,7 @@ class Edges {
   /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
   PG_INLINE void collect(const CsrMatrix& rows, int64_t node) {
     node_ = node;
+    att_ = inputs_.template att_of<Value>(kToRow ? inputs_.row_cuts : inputs_.column_cuts, node);
     const int64_t begin = rows.begin(node), end = std::max(begin, rows.end(node));
     auto& others = scratch_.others;
     if (static_cast<int64_t>(others.size()) <= end - begin) others.resize(2 * (end - begin) + 1);
@@ -155,6 +156,8 @@ class Edges {
     sum->add(right);
   }
   PG_INLINE Value slope() const { return slope_; }
+  /// The vector of the node's edges, if scores are dynamic.
+  PG_INLINE const Value* att() const { return att_; }
 
  private:
   /// Prefetches the row of a later edge.
@@ -198,7 +201,7 @@ class Edges {
     WidePack<Value, kLanes, kBytes> sum, value, slopes, att;
     add_ends(k, first, &sum);
     leaky(sum, slope_, &value, &slopes);
-    att.load(static_cast<const Value*>(inputs_.att) + first);
+    att.load(att_ + first);
     value.multiply(att);
     return value.sum();
   }
@@ -224,6 +227,7 @@ class Edges {
   const Value slope_;
   Scratch<Value>& scratch_;
   int64_t node_ = 0, count_ = 0;
+  const Value* att_ = nullptr;
 };
 
 /// Calls body(edges, node) for all rows of `rows`, in threads and with the vectors of this CPU.
@@ -282,7 +286,7 @@ PG_INLINE void grad_of_row(const AttentionBackward& op, Walk& edges, int64_t row
       },
       [&](int64_t first, auto& sums) PG_INLINED {
         std::decay_t<decltype(sums[0])> factor;
-        factor.load(static_cast<const Value*>(inputs.att) + first);
+        factor.load(edges.att() + first);
         sums[0].multiply(factor);
         sums[0].store(right + first);
         sums[1].store(att + first);
@@ -311,7 +315,7 @@ PG_INLINE void grad_of_column(const AttentionBackward& op, Walk& edges, int64_t 
       [&](int64_t first, auto& sums) PG_INLINED {
         if (inputs.dynamic) {
           std::decay_t<decltype(sums[0])> factor;
-          factor.load(static_cast<const Value*>(inputs.att) + first);
+          factor.load(edges.att() + first);
           sums[1].multiply(factor);
           sums[0].add(sums[1]);
         }

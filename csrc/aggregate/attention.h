@@ -8,6 +8,7 @@
 #include "common/allocate.h"
 #include "common/element.h"
 #include "common/launch.h"
+#include "common/partition_point.h"
 
 namespace peergraph {
 
@@ -30,9 +31,23 @@ struct Attention {
   const void* left = nullptr;  // [num_columns, heads] accumulators; null where dynamic
   const void* right =
       nullptr;                // [num_rows, heads] accumulators; [num_rows, heads * depth] of dtype
-  const void* att = nullptr;  // dynamic: [heads * depth] accumulators
+  const void* att = nullptr;  // dynamic: [num_vectors, heads * depth] accumulators
+  int64_t num_vectors = 1;
+  /// [num_vectors + 1] each, the first row and the first column of each vector: edges from the
+  /// columns of a vector end in its rows. Null if there is one vector.
+  const int64_t* row_cuts = nullptr;
+  const int64_t* column_cuts = nullptr;
 
   PG_HD int64_t columns() const { return heads * depth; }
+
+  /// The vector of a row or a column, by the cuts of rows or columns.
+  template <typename Value>
+  PG_HD const Value* att_of(const int64_t* cuts, int64_t node) const {
+    const auto* const vectors = static_cast<const Value*>(att);
+    if (cuts == nullptr) return vectors;
+    const auto begins = [&](int64_t vector) { return cuts[vector] <= node; };
+    return vectors + (partition_point(int64_t{1}, num_vectors, begins) - 1) * columns();
+  }
 };
 
 struct AttentionForward {

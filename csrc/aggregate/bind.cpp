@@ -257,25 +257,36 @@ void bind_edge_softmax(const CsrMatrix& matrix, const TensorRef& values, const O
 }
 
 Attention make_attention(const CsrMatrix& matrix, const TensorRef& x, const OptionalTensor& left,
-                         const OptionalTensor& right, const OptionalTensor& att, int64_t loops,
-                         double slope) {
+                         const OptionalTensor& right, const OptionalTensor& att,
+                         const OptionalTensor& row_cuts, const OptionalTensor& column_cuts,
+                         int64_t loops, double slope) {
   const DType dtype = x.dtype("x"), sums = sum_dtype(dtype);
   const int64_t heads = x.size(1), depth = x.size(2), columns = checked_product(heads, depth);
   const int64_t sources = matrix.num_columns, rows = matrix.num_rows;
   x.values("x", dtype, checked_product(sources, columns));
   PG_CHECK_ARG(loops >= -1 && loops <= std::min(sources, rows),
                "loops must be -1 .. the number of nodes");
+  PG_CHECK_ARG(row_cuts.has_value() == column_cuts.has_value() && (att || !row_cuts),
+               "row_cuts and column_cuts go with att");
+  const int64_t vectors = row_cuts ? row_cuts->num_elements() - 1 : 1;
+  PG_CHECK_ARG(vectors >= 1, "row_cuts must have at least two elements");
   if (att) {
     PG_CHECK_ARG(right && !left, "dynamic attention takes right, and no left");
-    att->values("att", sums, columns);
+    att->values("att", sums, checked_product(vectors, columns));
     right->values("right", dtype, checked_product(rows, columns));
   } else {
     PG_CHECK_ARG(left.has_value(), "attention takes left or att");
     left->values("left", sums, checked_product(sources, heads));
     if (right) right->values("right", sums, checked_product(rows, heads));
   }
-  return {matrix, dtype,  att.has_value(), heads,          depth,       loops,
-          slope,  x.data, pointer(left),   pointer(right), pointer(att)};
+  Attention inputs{matrix, dtype, att.has_value(), heads, depth, loops, slope, x.data};
+  inputs.left = pointer(left);
+  inputs.right = pointer(right);
+  inputs.att = pointer(att);
+  inputs.num_vectors = vectors;
+  inputs.row_cuts = int64_values(row_cuts, "row_cuts", vectors + 1);
+  inputs.column_cuts = int64_values(column_cuts, "column_cuts", vectors + 1);
+  return inputs;
 }
 
 void bind_attention(const Attention& inputs, const TensorRef& out, const TensorRef& lse,
@@ -409,7 +420,8 @@ void register_types(py::module_& m) {
            py::arg("scale_addresses") = py::none());
   py::class_<Attention>(m, "Attention")
       .def(py::init(&make_attention), py::kw_only(), py::arg("matrix"), py::arg("x"),
-           py::arg("left"), py::arg("right"), py::arg("att"), py::arg("loops"), py::arg("slope"));
+           py::arg("left"), py::arg("right"), py::arg("att"), py::arg("row_cuts"),
+           py::arg("column_cuts"), py::arg("loops"), py::arg("slope"));
 }
 
 }  // namespace

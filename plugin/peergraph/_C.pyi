@@ -511,6 +511,8 @@ class Attention:
         left: torch.Tensor | None,
         right: torch.Tensor | None,
         att: torch.Tensor | None,
+        row_cuts: torch.Tensor | None,
+        column_cuts: torch.Tensor | None,
         loops: int,
         slope: float,
     ) -> None: ...

@@ -244,6 +244,35 @@ def test_compiled(device: torch.device) -> None:
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_several_vectors(dtype: torch.dtype) -> None:
+    """Blocks of rows and columns with a vector each, as blocks of their own; one has no edges."""
+    device = torch.device("cpu")
+    rows, columns = [0, 30, 30, 37, 77], [0, 40, 45, 45, 75]
+    graph = random_graph(device)
+    edges = [
+        graph.edge_index,
+        graph.edge_index[:, :0],
+        graph.edge_index[:, :0],
+        graph.edge_index.flip(0),
+    ]
+    starts = zip(edges, columns, rows, strict=False)
+    joined = torch.cat([e + torch.tensor([[c], [r]]) for e, c, r in starts], 1)
+    csc = Csc.from_edge_index(joined, num_sources=75, num_destinations=77)
+    x, right = features(75, (2, 8), device, dtype), features(77, (2, 8), device, dtype, seed=1)
+    att = features(4, (2, 8), device, dtype, seed=2)
+    out = ops.attention(
+        csc, ops.AttentionSum(x, None, right, att), (torch.tensor(rows), torch.tensor(columns))
+    )
+    blocks = []
+    for i, e in enumerate(edges):
+        x_cut, right_cut = slice(*columns[i : i + 2]), slice(*rows[i : i + 2])
+        counts = {"num_sources": len(x[x_cut]), "num_destinations": len(right[right_cut])}
+        block = Csc.from_edge_index(e, **counts)
+        blocks.append(attention(block, x[x_cut], right=right[right_cut], att=att[i]))
+    assert_same_with_gradients(out, torch.cat(blocks), [x, right, att], [x, right, att])
+
+
 def test_errors(device: torch.device) -> None:
     graph = random_graph(device)
     csc, inputs = graph.csc(), operands(graph, "gatv2", (2, 4), device, torch.float32)

@@ -184,7 +184,8 @@ def edge_softmax(t: Tensors) -> None:
 
 def attention_of(t: Tensors) -> _C.Attention:
     return _C.Attention(matrix=matrix(t), x=t["x"], left=t.get("left"), right=t.get("right"),
-                        att=t.get("att"), loops=2, slope=0.2)  # fmt: skip
+                        att=t.get("att"), row_cuts=t.get("row_cuts"),
+                        column_cuts=t.get("column_cuts"), loops=2, slope=0.2)  # fmt: skip
 
 
 ATTENTION = {"indptr": ints(0, 3, 5), "indices": ints(0, 1, 3, 0, 2), "x": reals(4, 2, 3)}

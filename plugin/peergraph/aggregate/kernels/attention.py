@@ -21,10 +21,12 @@ class AttentionInputs:
         left: [columns, heads] scores of sources; None for dynamic attention (GATv2).
         right: [rows, heads] scores of destinations or None; for dynamic attention [rows, heads,
             depth] of the dtype of `x`.
-        att: [heads, depth] for dynamic attention; else None.
+        att: [heads, depth] for dynamic attention; with cuts [vectors, heads, depth]; else None.
         loops: -1 for the edges as they are; else how many nodes have one self loop each in place
             of the self loops among the edges.
         slope: of leaky_relu below 0.
+        row_cuts, column_cuts: [vectors + 1] int64; vector i is that of the edges between the rows
+            and columns from cut i on. None: there is one vector.
     """
 
     x: Tensor
@@ -33,6 +35,8 @@ class AttentionInputs:
     att: Tensor | None
     loops: int
     slope: float
+    row_cuts: Tensor | None = None
+    column_cuts: Tensor | None = None
 
     def native(self, matrix: CsrTensors) -> _C.Attention:
         """Returns the inputs as the compiled module takes them; tensors must outlive the call."""
@@ -42,6 +46,8 @@ class AttentionInputs:
             left=self.left,
             right=self.right,
             att=self.att,
+            row_cuts=self.row_cuts,
+            column_cuts=self.column_cuts,
             loops=self.loops,
             slope=self.slope,
         )

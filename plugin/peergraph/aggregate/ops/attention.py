@@ -67,9 +67,20 @@ class AttentionSum(NamedTuple):
     deterministic: bool | None = None
 
 
-def attention(matrix: EdgeMatrix, of: AttentionSum) -> Tensor:
-    """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
-    _check_operands(matrix, of)
+_Cuts = tuple[Tensor, Tensor] | None
+
+
+def attention(matrix: EdgeMatrix, of: AttentionSum, cuts: _Cuts = None) -> Tensor:
+    """Sums columns by attention: see :func:`peergraph.aggregate.attention`.
+
+    Args:
+        matrix: the edges.
+        of: the operands.
+        cuts: with several vectors ``of.att`` [vectors, heads, depth]: the first row and the first
+            column of each vector, and the numbers of rows and columns, [vectors + 1] int64 each.
+            Edges from the columns of a vector end in its rows. On the CPU only.
+    """
+    _check_operands(matrix, of, cuts)
     x, left, right, att, negative_slope, self_loops, deterministic = of
     heads, depth = x.shape[1:]
     if heads * depth == 0:
@@ -87,11 +98,11 @@ def attention(matrix: EdgeMatrix, of: AttentionSum) -> Tensor:
         if att is not None and right is not None:
             right, att = (F.pad(t, (0, fitting - depth)) for t in (right, att))
     loops = -1 if self_loops is None else self_loops
-    out = _attend(matrix, x, left, right, att, float(negative_slope), loops, deterministic)
+    out = _attend(matrix, x, left, right, att, float(negative_slope), loops, cuts, deterministic)
     return out if fitting == depth else out[..., :depth].contiguous()
 
 
-def _check_operands(matrix: EdgeMatrix, of: AttentionSum) -> None:
+def _check_operands(matrix: EdgeMatrix, of: AttentionSum, cuts: _Cuts) -> None:
     x, left, right, att, _, self_loops, _ = of
     check_operand("x", x, matrix.device, matrix.num_sources, "sources")
     if x.dim() != 3:
@@ -106,7 +117,10 @@ def _check_operands(matrix: EdgeMatrix, of: AttentionSum) -> None:
     of_right = (matrix.num_destinations, *((heads,) if att is None else (heads, depth)))
     _check_shape("left", left, (matrix.num_sources, heads), x)
     _check_shape("right", right, of_right, x)
-    _check_shape("att", att, (heads, depth), x)
+    vectors = () if cuts is None else (cuts[0].shape[0] - 1,)
+    _check_shape("att", att, (*vectors, heads, depth), x)
+    if cuts is not None and x.device.type != "cpu":
+        raise NotImplementedError(f"attention by several vectors runs on the CPU, got {x.device}")
     ends = min(matrix.num_sources, matrix.num_destinations)
     if self_loops is not None and not 0 <= self_loops <= ends:
         raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
@@ -122,6 +136,7 @@ def _attend(
     att: Tensor | None,
     negative_slope: float,
     self_loops: int,
+    cuts: _Cuts,
     deterministic: bool | None,
 ) -> Tensor:
     """Sums columns by attention, with heads of a depth for which there is a kernel."""
@@ -143,7 +158,9 @@ def _attend(
     # gradients if forward and backward call operations of the same name, and the backward makes the
     # incoming gradient dense.
     tensors = map(aligned, (x, left, right, att))
-    result: Tensor = Attention.apply(*tensors, matrix, self_loops, negative_slope, transpose, fixed)
+    result: Tensor = Attention.apply(
+        *tensors, matrix, self_loops, negative_slope, cuts, transpose, fixed
+    )
     return result
 
 
@@ -182,6 +199,16 @@ def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return sddmm(of_left, of_right, loops.tensors, "mul", "uu", heads, depth, wide=True)
 
 
+def _sums_of_vectors(shares: Tensor, cuts: _Cuts) -> Tensor:
+    """Returns the gradient of `att` from each row's share, [rows, heads, depth]."""
+    if cuts is None:
+        return shares.sum(0)
+    rows = torch.arange(shares.shape[0], device=shares.device)
+    of_vectors = EdgeMatrix(cuts[0], rows, shares.shape[0])
+    sums = of_vectors.sum_messages(shares.flatten(1), None, "copy_u")
+    return sums.view(-1, *shares.shape[1:])
+
+
 class Attention(Function):
     @staticmethod
     def forward(
@@ -193,15 +220,15 @@ class Attention(Function):
         matrix: EdgeMatrix,
         loops: int,
         slope: float,
+        cuts: _Cuts,
         transpose: EdgeMatrix | None,
         fixed: bool,
     ) -> Tensor:
-        out, lse = attention_forward(
-            AttentionInputs(x, left, right, att, loops, slope), matrix.tensors
-        )
+        inputs = AttentionInputs(x, left, right, att, loops, slope, *(cuts or ()))
+        out, lse = attention_forward(inputs, matrix.tensors)
         ctx.save_for_backward(x, left, right, att, out, lse)
-        ctx.matrix, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
-            matrix, loops, slope, transpose, fixed
+        ctx.matrix, ctx.loops, ctx.slope, ctx.cuts, ctx.transpose, ctx.fixed = (
+            matrix, loops, slope, cuts, transpose, fixed
         )  # fmt: skip
         return out
 
@@ -214,7 +241,7 @@ class Attention(Function):
         needs = ctx.needs_input_grad[:4]
         of_columns = needs[0] or needs[1]
         of_rows = (needs[2] and right is not None) or needs[3]
-        inputs = AttentionInputs(x, left, right, att, ctx.loops, ctx.slope)
+        inputs = AttentionInputs(x, left, right, att, ctx.loops, ctx.slope, *(ctx.cuts or ()))
         output = OutputGradient(output_grad, lse, _dots(output_grad, out, lse.dtype))
 
         def run(transpose: EdgeMatrix | None, to_columns: bool, to_rows: bool) -> list[Tensor]:
@@ -233,15 +260,11 @@ class Attention(Function):
                 gradients[:2] = run(ctx.transpose, True, False)[:2]
             if of_rows:
                 gradients[2:] = run(None, False, True)[2:]
-        of_att = gradients[3].sum(0) if needs[3] else None
+        of_att = _sums_of_vectors(gradients[3], ctx.cuts) if needs[3] else None
         return (
             gradients[0].to(x.dtype) if needs[0] else None,
             gradients[1] if needs[1] and left is not None else None,
             gradients[2].to(right.dtype) if needs[2] and right is not None else None,
             of_att,
-            None,
-            None,
-            None,
-            None,
-            None,
+            *(None,) * 6,
         )

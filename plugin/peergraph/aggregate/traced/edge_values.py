@@ -188,6 +188,7 @@ def traced_attention_gradients(
         matrix=matrix,
         loops=inputs.loops,
         slope=inputs.slope,
+        cuts=None,
         transpose=gradient_matrix(matrix),
         fixed=use_deterministic(None),
     )
