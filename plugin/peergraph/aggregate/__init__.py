@@ -21,7 +21,7 @@ from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.sparse.relation_blocks import RelationBlocks
 from peergraph.aggregate.sparse.relation_columns import RelationColumns
 from peergraph.aggregate.sparse.typed_edges import Relation, TypedEdges
-from peergraph.aggregate.sparse.typed_pairs import ApartPairs, JointPairs, TypedPairs
+from peergraph.aggregate.sparse.typed_pairs import ApartPairs, BlockPairs, JointPairs, TypedPairs
 from peergraph.aggregate.structure import Structure
 from peergraph.aggregate.traced.edges import TracedEdges, register_finder
 from peergraph.aggregate.traced.structure import TracedStructure
@@ -32,6 +32,7 @@ __all__ = [
     "FEATURE_DTYPES",
     "ApartPairs",
     "AttentionSum",
+    "BlockPairs",
     "Csc",
     "JointPairs",
     "Message",

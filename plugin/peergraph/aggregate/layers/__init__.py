@@ -17,7 +17,7 @@ from peergraph.aggregate.layers.graph_attention import (
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
 from peergraph.aggregate.layers.path_attention import path_attention, semantic_attention
-from peergraph.aggregate.layers.typed_attention import typed_gat
+from peergraph.aggregate.layers.typed_attention import DynamicRelation, typed_gat, typed_gatv2
 from peergraph.aggregate.layers.typed_sums import (
     SumRelation,
     rgcn_of_ids,
@@ -31,12 +31,13 @@ from peergraph.aggregate.ops.product_order import RelationSize, relations_multip
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import RelationMaps, typed_dot_attention
-from peergraph.aggregate.ops.typed_keys import typed_keys
+from peergraph.aggregate.ops.typed_products import typed_keys
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
 from peergraph.aggregate.ops.typed_sums import TypedResult, total_of
 
 __all__ = [
     "AttentionRelation",
+    "DynamicRelation",
     "RelationMaps",
     "RelationSize",
     "SumRelation",
@@ -65,6 +66,7 @@ __all__ = [
     "total_of",
     "typed_dot_attention",
     "typed_gat",
+    "typed_gatv2",
     "typed_keys",
     "typed_rgcn",
     "typed_sage",

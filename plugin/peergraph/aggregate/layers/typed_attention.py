@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.ops.attention import AttentionSum, attention
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm import Sum, spmm
+from peergraph.aggregate.ops.typed_products import Block, Product, multiply_blocks
 from peergraph.aggregate.ops.typed_projection import AttentionRelation, project
 from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
 from peergraph.aggregate.sparse.typed_edges import TypedEdges
+from peergraph.aggregate.sparse.typed_pairs import BlockPairs
 from peergraph.memory import EncodedRows
+
+
+class DynamicRelation(NamedTuple):
+    """The parameters of one relation of GATv2.
+
+    Args:
+        source, destination: the positions of the node types among the features.
+        weight: [heads * depth, columns of sources].
+        destination_weight: [heads * depth, columns of destinations].
+        vector: [..., heads, depth] attention vector.
+        bias, destination_bias: [heads * depth] of either product, or None in all relations.
+    """
+
+    source: int
+    destination: int
+    weight: Tensor
+    destination_weight: Tensor
+    vector: Tensor
+    bias: Tensor | None = None
+    destination_bias: Tensor | None = None
 
 
 def typed_gat(
@@ -60,15 +84,92 @@ def typed_gat(
     used: set[int] = set()
     x, left, right = project(edges, features, relations, dtype, used)
     out = _attend(edges.matrix, x.view(-1, heads, depth), left, right, negative_slope, dropout)
-    by_type: tuple[Tensor, ...] = _ByType.apply(out.flatten(1), edges, used, added)  # type: ignore[no-untyped-call]
+    places = edges.owners if added else edges.score_rows
+    lengths = edges.sizes
+    if not added:
+        of_types = enumerate(edges.sizes)
+        lengths = [size * edges.score_places(node_type) for node_type, size in of_types]
+    sums = edges.sums if added else None
+    by_type: tuple[Tensor, ...] = _Results.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
     results = list(by_type)
     if not added:
         results = []
         for i, relation in enumerate(relations):
             node_type = relation.destination
-            place, places = edges.by_destination[node_type].index(i), edges.score_places(node_type)
-            results.append(by_type[node_type].view(-1, places, heads * depth)[:, place])
+            place, count = edges.by_destination[node_type].index(i), edges.score_places(node_type)
+            results.append(by_type[node_type].view(-1, count, heads * depth)[:, place])
     return results if concat else [each.view(-1, heads, depth) for each in results]
+
+
+def typed_gatv2(
+    pairs: BlockPairs,
+    features: Sequence[Tensor | EncodedRows],
+    relations: Sequence[DynamicRelation],
+    *,
+    negative_slope: float = 0.2,
+    dropout: float = 0.0,
+    dtype: torch.dtype | None = None,
+    added: bool = True,
+    concat: bool = False,
+) -> list[Tensor]:
+    """Sums GATv2 (Brody et al. 2022) over all relations of a layer.
+
+    As :func:`typed_gat`, but a score depends on the products of both ends, so that destinations
+    that have edges in a relation are multiplied in full width, too. With `dropout` the sums of both
+    ends of each edge are written.
+
+    Args:
+        pairs: the edges, on the CPU.
+        features, negative_slope, dropout, dtype, added, concat: as for :func:`typed_gat`.
+        relations: parameters of each relation of `pairs`, with the same heads and depth.
+
+    Returns:
+        As :func:`typed_gat`.
+
+    Differentiable once.
+
+    Raises:
+        NotImplementedError: the edges are on a GPU.
+    """
+    heads, depth = relations[0].vector.shape[-2:]
+    dtype = features[relations[0].source].dtype if dtype is None else dtype
+    used: set[int] = set()
+    users = [each.destination if added else i for i, each in enumerate(relations)]
+    count = len(relations)
+    ends = [
+        ((each.source, rows) for each, rows in zip(relations, pairs.chosen, strict=True)),
+        ((each.destination, rows) for each, rows in zip(relations, pairs.rows, strict=True)),
+    ]
+    blocks = [
+        Block(feature, rows, end - first, (Product(side, side * count + i),), users[i])
+        for side, cuts in enumerate((pairs.column_cuts, pairs.row_cuts))
+        for i, ((feature, rows), (first, end)) in enumerate(
+            zip(ends[side], pairwise(cuts), strict=True)
+        )
+    ]
+    weights = [each.weight for each in relations] + [each.destination_weight for each in relations]
+    biases = [each.bias for each in relations] + [each.destination_bias for each in relations]
+    x, right = (
+        rows.view(-1, heads, depth)
+        for rows in multiply_blocks(
+            blocks, features, weights, [b for b in biases if b is not None], dtype, used=used
+        )
+    )
+    vectors: Tensor = _Stacked.apply(users, used, *(each.vector for each in relations))  # type: ignore[no-untyped-call]
+    vectors = vectors.view(count, heads, depth).to(sum_dtype(dtype))
+    if dropout == 0:
+        of = AttentionSum(x, None, right, vectors, negative_slope)
+        out = attention(pairs.matrix, of, pairs.cuts)
+    else:
+        of_edges = F.leaky_relu(sddmm(pairs.matrix, "add", x, right), negative_slope)
+        parts = zip(of_edges.split_with_sizes(pairs.num_edges), vectors, strict=True)
+        scores = torch.cat([(part * vector).sum(-1) for part, vector in parts])
+        out = _weighted_sum(pairs.matrix, x, scores, dropout)
+    sums = pairs.sums if added else None
+    places = pairs.owners if added else pairs.row_places
+    lengths = pairs.sizes if added else pairs.places
+    results: tuple[Tensor, ...] = _Results.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
+    return [each if concat else each.view(-1, heads, depth) for each in results]
 
 
 def _attend(
@@ -77,48 +178,60 @@ def _attend(
     if dropout == 0:
         return attention(matrix, AttentionSum(x, left, right, negative_slope=slope))
     scores = F.leaky_relu(sddmm(matrix, "add", left, right), slope)
+    return _weighted_sum(matrix, x, scores, dropout)
+
+
+def _weighted_sum(matrix: EdgeMatrix, x: Tensor, scores: Tensor, dropout: float) -> Tensor:
+    """Returns the sums of rows by the softmax of the edges' scores, after dropout."""
     weights = F.dropout(edge_softmax(matrix, scores), dropout).to(x.dtype)
     return spmm(matrix, Sum("mul", "sum", x, weights.unsqueeze(-1)))
 
 
-class _ByType(torch.autograd.Function):
-    """The rows by node type of their destinations: added up for each destination, or as many rows
-    for each as it has places for scores, zeros where there is none.
-    """
+class _Results(torch.autograd.Function):
+    """The rows by result: summed, or at their places with zeros between them."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, edges: TypedEdges, used: set[int], added: bool
+        ctx: Any,
+        rows: Tensor,
+        sums: EdgeMatrix | None,
+        places: Tensor,
+        lengths: list[int],
+        used: set[int],
     ) -> tuple[Tensor, ...]:
-        ctx.edges, ctx.used, ctx.added = edges, used, added
+        ctx.places, ctx.lengths, ctx.used, ctx.columns = places, lengths, used, rows.shape[1]
         ctx.set_materialize_grads(False)
-        ctx.columns = rows.shape[1]
-        if added:
-            total = edges.sums.sum_messages(rows.contiguous(), None, "copy_u")
+        if sums is not None:
+            total = sums.sum_messages(rows.contiguous(), None, "copy_u")
         else:
-            total = rows.new_zeros(edges.num_scores, rows.shape[1])
-            total.index_copy_(0, edges.score_rows, rows)
-        return torch.split(total, _lengths(edges, added))
+            total = rows.new_zeros(sum(lengths), rows.shape[1])
+            total.index_copy_(0, places, rows)
+        return torch.split(total, lengths)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
-        """Records the node types with a gradient: as in torch, parameters of others get none."""
-        edges, used = ctx.edges, ctx.used
-        used.clear()
-        used.update(node_type for node_type, grad in enumerate(grads) if grad is not None)
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Records the results with a gradient: as in torch, parameters of others get none."""
+        ctx.used.clear()
+        ctx.used.update(i for i, grad in enumerate(grads) if grad is not None)
         first = next((grad for grad in grads if grad is not None), None)
         if first is None:
-            return None, None, None, None
+            return (None,) * 5
         parts = [
             first.new_zeros(length, ctx.columns) if grad is None else grad
-            for length, grad in zip(_lengths(edges, ctx.added), grads, strict=True)
+            for length, grad in zip(ctx.lengths, grads, strict=True)
         ]
-        places = edges.owners if ctx.added else edges.score_rows
-        return torch.cat(parts).index_select(0, places), None, None, None
+        return torch.cat(parts).index_select(0, ctx.places), None, None, None, None
 
 
-def _lengths(edges: TypedEdges, added: bool) -> list[int]:
-    """Returns the number of results of each node type."""
-    if added:
-        return edges.sizes
-    return [size * edges.score_places(node_type) for node_type, size in enumerate(edges.sizes)]
+class _Stacked(torch.autograd.Function):
+    """Attention vectors side by side; those that no result with a gradient reads get none."""
+
+    @staticmethod
+    def forward(ctx: Any, users: list[int], used: set[int], *vectors: Tensor) -> Tensor:
+        ctx.users, ctx.used = users, used
+        return torch.stack(vectors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        parts = zip(ctx.users, grad.unbind(), strict=True)
+        return None, None, *(part if user in ctx.used else None for user, part in parts)

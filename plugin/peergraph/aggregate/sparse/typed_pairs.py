@@ -1,4 +1,4 @@
-"""The edges of all relations of a typed layer whose relations share the rows of their sources."""
+"""The edges of all relations of a typed layer by pairs of a relation and a destination."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class TypedPairs(ABC):
 
     A row of :attr:`matrix` is a pair that has edges, in the order of relations and then of
     destinations, so that the pairs of a relation are multiplied by its parameters at once. A column
-    is a source that has edges, type after type, whatever relations read it.
+    is a source that has edges, type after type, whatever relations read it; in :class:`BlockPairs`
+    a pair of a relation and a source.
 
     Args:
         relations: the relations; each names the node type of its sources.
@@ -36,8 +37,10 @@ class TypedPairs(ABC):
         IndexError: the first id out of range.
     """
 
-    _is_joint: bool
-    """Whether all edges of a destination are listed together; else its pairs have places."""
+    _lists_edges = False
+    """Whether all edges of a destination are listed together."""
+    _has_own_columns = False
+    """Whether a column is a pair of a relation and a source."""
 
     def __init__(
         self, relations: Sequence[Relation], sizes: Sequence[int], *, gradients: bool = False
@@ -46,32 +49,31 @@ class TypedPairs(ABC):
             raise ValueError("relations must be one at least, got none")
         self.device = device = relations[0].edge_index.device
         """The device of all tensors."""
-        column_starts = [0, *accumulate(sizes)]
-        row_starts = [0, *accumulate(sizes[relation.destinations] for relation in relations)]
+        # A segment of columns is a node type, or a relation.
+        lengths = [relation.num_sources for relation in relations]
+        lengths = lengths if self._has_own_columns else list(sizes)
+        column_starts = _starts(lengths)
+        row_starts = _starts([sizes[each.destinations] for each in relations])
         keyed = []
         for i, (relation, first_row) in enumerate(zip(relations, row_starts, strict=False)):
             source, size = relation.sources, sizes[relation.destinations]
             if source is None or sizes[source] != relation.num_sources:
                 raise ValueError(f"relations[{i}] must name the type of its sources")
             check_relation(f"relations[{i}]", relation, size, device, values=False)
-            first_column = column_starts[source]
+            first_column = column_starts[i if self._has_own_columns else source]
             keyed.append(KeyedEdges(relation.edges(), sizes[source], size, first_column, first_row))
+        self.num_edges = [each.num_edges for each in keyed]
+        """Of each relation, self loops included."""
         joined = join_edges(keyed, row_starts, column_starts, gradients=gradients)
         self.matrix = joined.matrix
         """The edges, relation after relation."""
         self.row_cuts = joined.row_cuts
         """The first row of each relation, and the number of rows."""
         self.column_cuts = joined.column_cuts
-        """The first column of each node type, and the number of columns."""
-        lengths = [end - first for first, end in pairwise(self.column_cuts)]
-        self.chosen: list[Tensor | slice] = [
-            slice(0, size) if length == size else ids
-            for ids, length, size in zip(
-                joined.columns.split_with_sizes(lengths), lengths, sizes, strict=True
-            )
-        ]
-        """For each node type, the nodes that are columns, in ascending order, int32, or the range
-        of all of them."""
+        """The first column of each segment (a node type, or a relation), and their number."""
+        self.chosen = _chosen(joined.columns, self.column_cuts, lengths)
+        """For each segment, the nodes that are columns, in ascending order, int32, or the range of
+        all of them."""
         # A segment of rows is a relation.
         segments = [each.destinations for each in relations], [1] * len(relations)
         self.sizes = sizes_with_rows(joined, segments[0], len(sizes), segments[1])
@@ -80,8 +82,8 @@ class TypedPairs(ABC):
             joined,
             *segments,
             self.sizes,
-            place_starts=None if self._is_joint else row_starts[:-1],
-            edges=self._is_joint,
+            place_starts=self._place_starts(relations, sizes),
+            edges=self._lists_edges,
             # A destination has a row for each relation at most.
             max_chunks=None if len(relations) > Schedule.long_row else 0,
         )
@@ -91,6 +93,12 @@ class TypedPairs(ABC):
         self.sums = rows.sums
         """Adds up the rows of each destination."""
         self._complete(relations, joined, rows, gradients)
+
+    def _place_starts(
+        self, relations: Sequence[Relation], sizes: Sequence[int]
+    ) -> list[int] | None:
+        """Returns the first place of each relation's pairs; None if pairs have no places."""
+        return None
 
     @abstractmethod
     def _complete(
@@ -123,7 +131,7 @@ class TypedPairs(ABC):
 class JointPairs(TypedPairs):
     """Edges whose scores have one softmax for each destination, over all relations."""
 
-    _is_joint = True
+    _lists_edges = True
     by_destination: EdgeMatrix
     """The edges of each destination, over all relations; its columns are these edges."""
 
@@ -144,12 +152,16 @@ class JointPairs(TypedPairs):
 class ApartPairs(TypedPairs):
     """Edges whose scores have a softmax for each pair, of a source and a relation's vectors."""
 
-    _is_joint = False
     scores: EdgeMatrix
     """The edges; a column is a pair of a relation and any source, in the order of relations."""
     places: Tensor
     """[rows] the place of each pair among all pairs of a relation and a destination, with edges or
     not, in the order of relations."""
+
+    def _place_starts(
+        self, relations: Sequence[Relation], sizes: Sequence[int]
+    ) -> list[int] | None:
+        return _starts([sizes[each.destinations] for each in relations])[:-1]
 
     def _complete(
         self,
@@ -160,7 +172,7 @@ class ApartPairs(TypedPairs):
     ) -> None:
         assert rows.places is not None
         self.places = rows.places
-        sources = [0, *accumulate(each.num_sources for each in relations)]
+        sources = _starts([each.num_sources for each in relations])
         firsts = on_device(sources, self.device).index_select(0, joined.row_segments)
         of_edges = row_of_edges(self.matrix.indptr, self.matrix.num_edges)
         columns = joined.columns[self.matrix.indices] + firsts[of_edges]
@@ -173,3 +185,61 @@ class ApartPairs(TypedPairs):
 
     def _matrices(self) -> list[EdgeMatrix]:
         return [self.matrix, self.scores, self.sums]
+
+
+class BlockPairs(TypedPairs):
+    """Edges whose columns belong to one relation each, too: the matrix has a block for each
+    relation, of which rows and columns are multiplied by its parameters.
+    """
+
+    _has_own_columns = True
+    row_places: Tensor
+    """[rows] int64, the place of each row among the first :attr:`sizes` destinations of each
+    relation, in the order of relations."""
+    places: list[int]
+    """The number of places of each relation."""
+    rows: list[Tensor | slice]
+    """For each relation, the destinations that are rows, as :attr:`chosen` has the sources."""
+    cuts: tuple[Tensor, Tensor]
+    """[relations + 1] each, int64 on the device: the first row and the first column of each
+    relation, and the numbers of rows and columns."""
+
+    def _place_starts(
+        self, relations: Sequence[Relation], sizes: Sequence[int]
+    ) -> list[int] | None:
+        self.places = [self.sizes[each.destinations] for each in relations]
+        return _starts(self.places)[:-1]
+
+    def _complete(
+        self,
+        relations: Sequence[Relation],
+        joined: JoinedEdges,
+        rows: GroupedRows,
+        gradients: bool,
+    ) -> None:
+        assert rows.places is not None
+        self.row_places = rows.places
+        self.rows = _chosen(joined.rows, self.row_cuts, self.places)
+        by_row, by_column = on_device([self.row_cuts, self.column_cuts], self.device)
+        self.cuts = by_row, by_column
+
+    def _matrices(self) -> list[EdgeMatrix]:
+        return [self.matrix, self.sums]
+
+
+def _starts(lengths: Sequence[int]) -> list[int]:
+    """Returns the start of each length, and the end of all."""
+    return [0, *accumulate(lengths)]
+
+
+def _chosen(ids: Tensor, cuts: Sequence[int], lengths: Sequence[int]) -> list[Tensor | slice]:
+    """Returns the ids of each segment, or the range of all of them.
+
+    Args:
+        ids: those of all segments, int32, ascending in each.
+        cuts: the first id of each segment, and the number of ids.
+        lengths: the bound of the ids of each segment.
+    """
+    counts = [end - first for first, end in pairwise(cuts)]
+    parts = zip(ids.split_with_sizes(counts), counts, lengths, strict=True)
+    return [slice(0, length) if count == length else part for part, count, length in parts]
