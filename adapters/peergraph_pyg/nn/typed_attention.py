@@ -1,8 +1,9 @@
-"""Runs the GAT layers of all relations of a HeteroConv as one operation."""
+"""Runs the GAT or GATv2 layers of all relations of a HeteroConv as one operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import (
+    BlockPairs,
     Relation,
     TypedEdges,
     attention_fits,
     layers,
     supports,
 )
-from peergraph.aggregate.layers import AttentionRelation, without_autocast
+from peergraph.aggregate.layers import AttentionRelation, DynamicRelation, without_autocast
 from peergraph.integration import Unsupported, has_static_shapes, is_explaining, note
 
 from .. import compat
@@ -43,10 +45,7 @@ def joined_attention(
     classes: set[type] = set()
     dtypes = ProductDtypes()
     for edge_type, layer in relations:
-        if edge_type in edge_index_dict and type(layer) is convs.GATv2Conv:
-            # The kernel has one vector by which it multiplies the columns of all edges.
-            note(f"forward: {' '.join(edge_type)} alone, GATv2Conv has a kernel for each relation")
-        elif edge_type in edge_index_dict and type(layer) is convs.GATConv:
+        if edge_type in edge_index_dict and type(layer) in (convs.GATConv, convs.GATv2Conv):
             ends = x_dict.get(edge_type[0]), x_dict.get(edge_type[2])
             try:
                 if type(layer) not in classes:  # as often as there are classes, not relations
@@ -83,6 +82,10 @@ def _fits(kind: _Kind) -> bool:
 class _Kind(NamedTuple):
     """What the relations of one operation have in common."""
 
+    is_dynamic: bool
+    """GATv2."""
+    has_biases: bool
+    """Whether its maps have biases."""
     heads: int
     depth: int
     concat: bool
@@ -97,10 +100,8 @@ class _Kind(NamedTuple):
 class _Parameters(NamedTuple):
     """The parameters of a relation. To ask a module for one takes as long as a launch."""
 
-    weight: Tensor
-    source_vector: Tensor
-    destination_weight: Tensor
-    destination_vector: Tensor
+    of_relation: tuple[Any, ...]
+    """What AttentionRelation or DynamicRelation takes after the node types."""
     bias: Tensor | None
     own_weight: Tensor | None
     """Of the destinations' own features."""
@@ -117,35 +118,52 @@ def _kind(
         raise Unsupported("there are hooks of the layer")
     if not is_edge_index(edges):
         raise Unsupported(f"edge_index is a {kind_of(edges)}")
-    loops = layer.add_self_loops
+    loops, is_dynamic = layer.add_self_loops, type(layer) is convs.GATv2Conv
+    device = edges.device
+    if is_dynamic and (device.type != "cpu" or has_static_shapes()):
+        # The kernel has one vector by which it multiplies the columns of all edges.
+        raise Unsupported("GATv2Conv has a kernel for each relation but on the CPU")
     if loops and has_static_shapes():
         raise Unsupported("self loops are added, and the batch has a static shape")
     own, maps = layer._parameters, layer._modules
-    bias, vectors = own.get("bias"), (own.get("att_src"), own.get("att_dst"))
+    names = ("att",) if is_dynamic else ("att_src", "att_dst")
+    bias, vectors = own.get("bias"), [own.get(name) for name in names]
     if bias is not layer.bias or (bias is not None and not is_plain(bias)):
         raise Unsupported("the bias is of another kind")
     if layer._require_own_settings(steps=_STEPS) != "sum":
         raise Unsupported(f"aggr is {layer.aggr}")
-    device = edges.device
     for vector in vectors:
         if vector is None or not is_plain(vector) or vector.device != device:
             raise Unsupported("attention vectors are of other kinds")
-    assert vectors[0] is not None
-    assert vectors[1] is not None
     parameters = vectors[0].dtype
-    if vectors[1].dtype != parameters:
+    if vectors[-1].dtype != parameters:
         raise Unsupported("attention vectors are of other kinds")
-    both, residual = layer.lin, layer.res
-    ends_of_maps = zip(
-        (both or maps.get("lin_src"), both or maps.get("lin_dst")), ends, strict=True
+    if is_dynamic:
+        of_ends = maps.get("lin_l"), maps.get("lin_r")
+    else:
+        both = layer.lin
+        of_ends = both or maps.get("lin_src"), both or maps.get("lin_dst")
+    (weight, source_bias), (into, destination_bias) = (
+        _map_of(linear, x, device, parameters) for linear, x in zip(of_ends, ends, strict=True)
     )
-    weights = [_weight_of(linear, x, device, parameters) for linear, x in ends_of_maps]
-    own_weight = None if residual is None else _weight_of(residual, ends[1], device, parameters)
+    has_biases = source_bias is not None
+    if has_biases != (destination_bias is not None) or (has_biases and not is_dynamic):
+        raise Unsupported("a map is the user's, or has hooks")
+    of_relation: tuple[Any, ...] = (weight, vectors[0], into, vectors[-1])
+    if is_dynamic:
+        of_relation = (weight, into, vectors[0], source_bias, destination_bias)
+    own_weight = None
+    if layer.res is not None:
+        own_weight, own_bias = _map_of(layer.res, ends[1], device, parameters)
+        if own_bias is not None:
+            raise Unsupported("a map is the user's, or has hooks")
     dtype = dtypes.of(device, parameters, ends[0].dtype, ends[1].dtype)
     if dtype is None:
         raise Unsupported(f"x is {ends[0].dtype} and {ends[1].dtype}, weights {parameters}")
     dropout = layer.dropout if layer.training else 0.0
     kind = _Kind(
+        is_dynamic,
+        has_biases,
         layer.heads,
         layer.out_channels,
         layer.concat,
@@ -155,28 +173,28 @@ def _kind(
         dtype,
         parameters,
     )
-    return kind, _Parameters(
-        weights[0], vectors[0], weights[1], vectors[1], bias, own_weight, loops
-    )
+    return kind, _Parameters(of_relation, bias, own_weight, loops)
 
 
-def _weight_of(linear: Any, x: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Returns the weight of a map of features; raises Unsupported unless it is PyG's own."""
+def _map_of(
+    linear: Any, x: Any, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """Returns weight and bias of a map of features; raises Unsupported unless it is PyG's own."""
     if not is_matrix(x) or x.device != device:
         raise Unsupported(f"x is a {kind_of(x)}")
     if not is_plain_map(linear):
         raise Unsupported("a map is the user's, or has hooks")
     weight, bias = weight_and_bias(linear)
-    if bias is not None:
-        raise Unsupported("a map is the user's, or has hooks")
     fits = is_plain(weight) and weight.shape[1] == x.shape[1] and weight.device == device
     if not fits or weight.dtype != dtype:
         raise Unsupported("weights do not fit")
-    return weight  # type: ignore[no-any-return]
+    if bias is not None and not (is_plain(bias) and bias.device == device and bias.dtype == dtype):
+        raise Unsupported("the bias is of another kind")
+    return weight, bias
 
 
 class _JoinedAttention(JoinedLayers):
-    """GAT layers of one kind.
+    """GAT or GATv2 layers of one kind.
 
     Args:
         layers: the parameters of the layers by edge type.
@@ -218,27 +236,32 @@ class _JoinedAttention(JoinedLayers):
         node_types = [node_type for node_type in x_dict if node_type in used]
         numbers = {node_type: i for i, node_type in enumerate(node_types)}
         sizes = [x_dict[node_type].shape[0] for node_type in node_types]
-        of_edges, parameters = [], []
+        of_edges: list[Relation] = []
+        parameters: list[tuple[Any, ...]] = []
         for edge_type, layer in relations.items():
             source, destination = numbers[edge_type[0]], numbers[edge_type[2]]
             loops = min(sizes[source], sizes[destination]) if layer.adds_self_loops else None
             edges = edge_index_dict[edge_type]
-            of_edges.append(Relation(edges, sizes[source], destination, loops))
-            parameters.append(AttentionRelation(source, destination, *layer[:4]))
-        structure = typed_edges_of(TypedEdges, of_edges, sizes)
+            of_edges.append(Relation(edges, sizes[source], destination, loops, source))
+            parameters.append((source, destination, *layer.of_relation))
         features = [rows_to_read(x_dict[node_type]) for node_type in node_types]
-        results = without_autocast(
-            lambda: layers.typed_gat(
-                structure,
-                features,
-                parameters,
-                negative_slope=kind.negative_slope,
-                dropout=kind.dropout,
-                dtype=kind.dtype,
-                added=added,
-                concat=kind.concat,
-            )
-        )
+        options: dict[str, Any] = {
+            "negative_slope": kind.negative_slope,
+            "dropout": kind.dropout,
+            "dtype": kind.dtype,
+            "added": added,
+            "concat": kind.concat,
+        }
+        run: Callable[..., list[Tensor]]
+        if kind.is_dynamic:
+            pairs = typed_edges_of(BlockPairs, of_edges, sizes)
+            dynamic = [DynamicRelation(*each) for each in parameters]
+            run = partial(layers.typed_gatv2, pairs, features, dynamic)
+        else:
+            structure = typed_edges_of(TypedEdges, of_edges, sizes)
+            static = [AttentionRelation(*each) for each in parameters]
+            run = partial(layers.typed_gat, structure, features, static)
+        results = without_autocast(lambda: run(**options))
         if is_explaining():
             note(f"forward: peergraph, attention of {len(relations)} relations in one pass")
         return results, numbers
