@@ -1,10 +1,10 @@
-"""DGL's HeteroGraphConv: the GAT layers of its relations run as one operation."""
+"""DGL's HeteroGraphConv: GAT or GATv2 layers of its relations run as one operation."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dgl.nn as dgl_nn
 import torch
@@ -13,26 +13,29 @@ from torch import Tensor
 
 from peergraph.aggregate import (
     FEATURE_DTYPES,
+    BlockPairs,
     Relation,
     TypedEdges,
     attention_fits,
     layers,
     supports,
 )
-from peergraph.aggregate.layers import AttentionRelation
+from peergraph.aggregate.layers import AttentionRelation, DynamicRelation
 from peergraph.integration import Unsupported, has_static_shapes, note, require
 
 from ..backend.edge_list import EdgeList
 from ..backend.materialize import materialize
 from ..backend.message_passing import edge_lists_of
-from .convs import GATConv
+from .convs import GATConv, GATv2Conv
 from .layer import check_scores, is_plain_module
 
 _CACHE = "peergraph joined"
 
 
 class HeteroGraphConv(dgl_nn.HeteroGraphConv):  # type: ignore[misc]
-    """DGL's HeteroGraphConv. GAT layers of several relations run as one operation."""
+    """DGL's HeteroGraphConv. GAT layers of several relations run as one operation; on the CPU, so
+    do GATv2 layers.
+    """
 
     dgl_class = dgl_nn.HeteroGraphConv
 
@@ -78,6 +81,10 @@ class _Call(NamedTuple):
 class _Kind(NamedTuple):
     """What relations of one operation have in common."""
 
+    is_dynamic: bool
+    """GATv2."""
+    has_biases: bool
+    """Whether its maps have biases."""
     heads: int
     depth: int
     negative_slope: float
@@ -127,7 +134,7 @@ def _joined(calls: Sequence[_Call]) -> list[_Call]:
     """Returns the calls that can run as one operation; raises Unsupported if there are none."""
     by_kind: dict[_Kind, list[_Call]] = {}
     for call in calls:
-        if type(call.layer) is not GATConv:
+        if type(call.layer) not in (GATConv, GATv2Conv):
             continue
         try:
             by_kind.setdefault(_kind(call), []).append(call)
@@ -144,28 +151,35 @@ def _kind(call: _Call) -> _Kind:
     require(type(edges) is EdgeList, "edges are partitioned")
     device = edges.device
     require(not torch.is_autocast_enabled(device.type), "there is autocast")
-    require(is_plain_module(layer, GATConv), "there are hooks of the layer")
+    is_dynamic = type(layer) is GATv2Conv
+    runs = not is_dynamic or (device.type == "cpu" and not has_static_shapes())
+    require(runs, "GATv2Conv has a kernel for each relation but on the CPU")
+    require(is_plain_module(layer, type(layer)), "there are hooks of the layer")
     require(layer.activation is None and layer.res_fc is None, "there is a step after the sum")
     require(layer._allow_zero_in_degree, "nodes without edges are an error")
     check_scores(layer.leaky_relu, layer.attn_drop)
     require(not layer.training or layer.attn_drop.p == 0, "there is dropout of attention")
     require(is_plain_module(layer.feat_drop, torch.nn.Dropout), "features have the user's dropout")
     require(not layer.training or layer.feat_drop.p == 0, "there is dropout of features")
-    dtype = layer.attn_l.dtype
+    dtype = (layer.attn if is_dynamic else layer.attn_l).dtype
     require(dtype in FEATURE_DTYPES, f"weights are {dtype}")
     ends = (call.source_x, edges.num_src), (call.target_x, edges.num_dst)
     for linear, (x, rows) in zip(_maps(layer), ends, strict=True):
-        plain = is_plain_module(linear, torch.nn.Linear) and linear.bias is None
-        require(plain, "a linear layer is modified or has hooks")
+        require(is_plain_module(linear, torch.nn.Linear), "a linear layer is modified or has hooks")
         require(isinstance(x, Tensor), "features are no tensor")
         shape = (rows, linear.weight.shape[1])
         if tuple(x.shape) != shape or x.dtype != dtype or x.device != device:
             raise Unsupported(f"features are {list(x.shape)}, {x.dtype} on {x.device}")
-        require(linear.weight.dtype == dtype and linear.weight.device == device, "weights differ")
+        for parameter in linear.parameters():
+            require(parameter.dtype == dtype and parameter.device == device, "weights differ")
+    has_biases = [linear.bias is not None for linear in _maps(layer)]
+    if has_biases[0] != has_biases[1] or (has_biases[0] and not is_dynamic):
+        raise Unsupported("a linear layer is modified or has hooks")
     heads, depth = layer._num_heads, layer._out_feats
     sample = torch.empty(0, heads, depth, dtype=dtype, device=device)
     require(supports(device) and attention_fits(sample), f"{heads} heads of {depth} do not fit")
-    return _Kind(heads, depth, layer.leaky_relu.negative_slope, dtype, device)
+    slope = layer.leaky_relu.negative_slope
+    return _Kind(is_dynamic, has_biases[0], heads, depth, slope, dtype, device)
 
 
 def _maps(layer: Any) -> tuple[Any, Any]:
@@ -181,30 +195,33 @@ def _sums(g: Any, calls: Sequence[_Call]) -> dict[str, Tensor]:
     places = {key: place for place, key in enumerate(rows)}
     ends = [(places[id(call.source_x)], places[id(call.target_x)]) for call in calls]
     sizes = [len(x) for x in rows.values()]
-    edges = _typed_edges(g, calls, ends, sizes)
-    layer = calls[0].layer
-    sums = layers.typed_gat(
-        edges,
-        [materialize(x) for x in rows.values()],
-        [
-            AttentionRelation(
-                source,
-                target,
-                _maps(call.layer)[0].weight,
-                call.layer.attn_l,
-                _maps(call.layer)[1].weight,
-                call.layer.attn_r,
+    features = [materialize(x) for x in rows.values()]
+    slope, is_dynamic = calls[0].layer.leaky_relu.negative_slope, type(calls[0].layer) is GATv2Conv
+    relations: list[Any] = []
+    for call, of_ends in zip(calls, ends, strict=True):
+        layer, (first, second) = call.layer, _maps(call.layer)
+        if is_dynamic:
+            relations.append(
+                DynamicRelation(
+                    *of_ends, first.weight, second.weight, layer.attn, first.bias, second.bias
+                )
             )
-            for call, (source, target) in zip(calls, ends, strict=True)
-        ],
-        negative_slope=layer.leaky_relu.negative_slope,
-    )
+        else:
+            relations.append(
+                AttentionRelation(*of_ends, first.weight, layer.attn_l, second.weight, layer.attn_r)
+            )
+    if is_dynamic:
+        pairs = _typed_edges(BlockPairs, g, calls, ends, sizes)
+        sums = layers.typed_gatv2(pairs, features, relations, negative_slope=slope)
+    else:
+        edges = _typed_edges(TypedEdges, g, calls, ends, sizes)
+        sums = layers.typed_gat(edges, features, relations, negative_slope=slope)
     results = {}
     for call, (_, target) in zip(calls, ends, strict=True):
         if call.target in results:
             continue
         into = [each.layer.bias for each in calls if each.target == call.target]
-        biases = [bias for bias in into if bias is not None]
+        biases = [bias for bias in into if isinstance(bias, Tensor)]  # that of GATv2 is a bool
         first = sums[target]
         last = first.new_zeros(first.shape[1:])
         if biases:
@@ -215,15 +232,24 @@ def _sums(g: Any, calls: Sequence[_Call]) -> dict[str, Tensor]:
     return results
 
 
+_Typed = TypeVar("_Typed", TypedEdges, BlockPairs)
+
+
 def _typed_edges(
-    g: Any, calls: Sequence[_Call], ends: Sequence[tuple[int, int]], sizes: Sequence[int]
-) -> TypedEdges:
+    kind: type[_Typed],
+    g: Any,
+    calls: Sequence[_Call],
+    ends: Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+) -> _Typed:
     """Returns the joined edges, made once for a graph, whose edges cannot change."""
-    key = _CACHE, tuple(call.number for call in calls), tuple(ends), tuple(sizes)
+    key = _CACHE, kind, tuple(call.number for call in calls), tuple(ends), tuple(sizes)
     structures, gradients = g._graph._cache, torch.is_grad_enabled()
     if key not in structures:
         relations = [
-            Relation(torch.stack([call.edges.src, call.edges.dst]), sizes[source], target)
+            Relation(
+                torch.stack([call.edges.src, call.edges.dst]), sizes[source], target, None, source
+            )
             for call, (source, target) in zip(calls, ends, strict=True)
         ]
         fixed = has_static_shapes()
@@ -231,6 +257,7 @@ def _typed_edges(
             targets = {target for _, target in ends}
             sizes = [size if i in targets else 0 for i, size in enumerate(sizes)]
         with torch.inference_mode(False):
-            structures[key] = TypedEdges(relations, sizes, gradients=gradients, fixed=fixed)
-    edges: TypedEdges = structures[key]
+            options = {"fixed": True} if fixed else {}
+            structures[key] = kind(relations, sizes, gradients=gradients, **options)
+    edges: _Typed = structures[key]
     return edges
