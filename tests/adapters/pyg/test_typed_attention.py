@@ -87,9 +87,10 @@ def test_pieces_and_sorted_keys(
     compare(layer(kind).to(device, torch.float64), x, edges)
 
 
-def test_types_that_the_loss_does_not_use(kind: Any, device: torch.device) -> None:
+@pytest.mark.parametrize("aggr", ["sum", "max"])
+def test_types_that_the_loss_does_not_use(kind: Any, aggr: str, device: torch.device) -> None:
     x, edges = graph(device)
-    check_unused_types(layer(kind).to(device, torch.float64), x, edges)
+    check_unused_types(layer(kind, aggr).to(device, torch.float64), x, edges)
 
 
 def test_types_without_any_edges(kind: Any, device: torch.device) -> None:

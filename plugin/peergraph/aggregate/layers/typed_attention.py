@@ -135,28 +135,21 @@ def typed_gatv2(
     dtype = features[relations[0].source].dtype if dtype is None else dtype
     used: set[int] = set()
     users = [each.destination if added else i for i, each in enumerate(relations)]
-    count = len(relations)
-    ends = [
-        ((each.source, rows) for each, rows in zip(relations, pairs.chosen, strict=True)),
-        ((each.destination, rows) for each, rows in zip(relations, pairs.rows, strict=True)),
-    ]
-    blocks = [
-        Block(feature, rows, end - first, (Product(side, side * count + i),), users[i])
-        for side, cuts in enumerate((pairs.column_cuts, pairs.row_cuts))
-        for i, ((feature, rows), (first, end)) in enumerate(
-            zip(ends[side], pairwise(cuts), strict=True)
-        )
-    ]
     weights = [each.weight for each in relations] + [each.destination_weight for each in relations]
     biases = [each.bias for each in relations] + [each.destination_bias for each in relations]
     x, right = (
         rows.view(-1, heads, depth)
         for rows in multiply_blocks(
-            blocks, features, weights, [b for b in biases if b is not None], dtype, used=used
+            _blocks(pairs, relations, users),
+            features,
+            weights,
+            [bias for bias in biases if bias is not None],
+            dtype,
+            used=used,
         )
     )
     vectors: Tensor = _Stacked.apply(users, used, *(each.vector for each in relations))  # type: ignore[no-untyped-call]
-    vectors = vectors.view(count, heads, depth).to(sum_dtype(dtype))
+    vectors = vectors.view(-1, heads, depth).to(sum_dtype(dtype))
     if dropout == 0:
         of = AttentionSum(x, None, right, vectors, negative_slope)
         out = attention(pairs.matrix, of, pairs.cuts)
@@ -170,6 +163,23 @@ def typed_gatv2(
     lengths = pairs.sizes if added else pairs.places
     results: tuple[Tensor, ...] = _Results.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
     return [each if concat else each.view(-1, heads, depth) for each in results]
+
+
+def _blocks(
+    pairs: BlockPairs, relations: Sequence[DynamicRelation], users: Sequence[int]
+) -> list[Block]:
+    """Returns the sources of each relation, whose products are result 0, and its destinations."""
+    sides = (
+        (pairs.column_cuts, pairs.chosen, [each.source for each in relations]),
+        (pairs.row_cuts, pairs.rows, [each.destination for each in relations]),
+    )
+    return [
+        Block(feature, ids, end - first, (Product(side, side * len(relations) + i),), users[i])
+        for side, (cuts, rows, features) in enumerate(sides)
+        for i, (feature, ids, (first, end)) in enumerate(
+            zip(features, rows, pairwise(cuts), strict=True)
+        )
+    ]
 
 
 def _attend(
