@@ -14,9 +14,7 @@ from dgl.utils import toindex
 from torch import Tensor
 
 from .edge_list import EdgeList, edge_list_of
-from .graph_index import GraphIndex, unit_metagraph
-
-_FORMATS = ("coo", "csr", "csc")
+from .graph_index import FORMATS, GraphIndex, unit_metagraph
 
 
 class DeviceIndex(GraphIndex[EdgeList]):
@@ -102,12 +100,6 @@ class DeviceIndex(GraphIndex[EdgeList]):
         dst, src, ids = self.edge_lists[etype].reverse().in_edges(v)
         return src, dst, ids
 
-    def in_degrees(self, etype: int, v: Tensor) -> Tensor:
-        return self.edge_lists[etype].in_degrees()[v.long()]
-
-    def out_degrees(self, etype: int, v: Tensor) -> Tensor:
-        return self.edge_lists[etype].out_degrees()[v.long()]
-
     def successors(self, etype: int, v: int) -> Tensor:
         return self.out_edges(etype, torch.tensor([v], device=self.device))[1]
 
@@ -152,13 +144,6 @@ class DeviceIndex(GraphIndex[EdgeList]):
         device = F.to_backend_ctx(ctx)
         return self.to_dgl_index() if device.type == "cpu" else DeviceIndex.copy_of(self, device)
 
-    def formats(self, formats: str | Sequence[str] | None = None) -> Any:
-        """All formats are computed when needed; a selection has no effect."""
-        return {"created": list(_FORMATS), "not created": []} if formats is None else self
-
-    def create_formats_(self) -> None:
-        """All formats are computed when needed."""
-
     def record_stream(self, stream: torch.cuda.Stream) -> DeviceIndex:
         for edges in self.edge_lists:
             for tensor in edges.tensors:
@@ -175,7 +160,7 @@ class DeviceIndex(GraphIndex[EdgeList]):
                 source, destination = self.metagraph.find_edge(etype)
                 ends = (1 if source == destination else 2, edges.num_src, edges.num_dst)
                 src, dst = edges.src.cpu(), edges.dst.cpu()
-                units.append(dgl_index.create_unitgraph_from_coo(*ends, src, dst, list(_FORMATS)))
+                units.append(dgl_index.create_unitgraph_from_coo(*ends, src, dst, list(FORMATS)))
             self._cpu_index = dgl_index.create_heterograph_from_relations(
                 self.metagraph, units, toindex(self._num_nodes, "int64")
             )

@@ -15,6 +15,7 @@ from torch import Tensor
 from .edge_list import Edges
 
 EdgesT = TypeVar("EdgesT", bound=Edges)
+FORMATS = ("coo", "csr", "csc")
 
 
 class GraphIndex(Generic[EdgesT]):
@@ -90,6 +91,19 @@ class GraphIndex(Generic[EdgesT]):
         """Returns the source types and the destination types of the relations."""
         ends = [self.metagraph.find_edge(etype) for etype in range(len(self.edge_lists))]
         return [source for source, _ in ends], [destination for _, destination in ends]
+
+    def in_degrees(self, etype: int, v: Tensor) -> Tensor:
+        return self.edge_lists[etype].in_degrees()[v.long()]
+
+    def out_degrees(self, etype: int, v: Tensor) -> Tensor:
+        return self.edge_lists[etype].out_degrees()[v.long()]
+
+    def formats(self, formats: str | Sequence[str] | None = None) -> Any:
+        """All formats are computed when needed; a selection has no effect."""
+        return {"created": list(FORMATS), "not created": []} if formats is None else self
+
+    def create_formats_(self) -> None:
+        """All formats are computed when needed."""
 
     def is_readonly(self) -> bool:
         return True

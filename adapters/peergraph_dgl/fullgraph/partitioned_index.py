@@ -77,12 +77,6 @@ class PartitionedIndex(GraphIndex[PartitionedEdges]):
         source, destination = edges.ends()
         return source.clone(), destination.clone(), ids
 
-    def in_degrees(self, etype: int, v: Tensor) -> Tensor:
-        return self.edge_lists[etype].in_degrees()[v.long()]
-
-    def out_degrees(self, etype: int, v: Tensor) -> Tensor:
-        return self.edge_lists[etype].out_degrees()[v.long()]
-
     def get_relation_graph(self, etype: int) -> PartitionedIndex:
         source, destination = self.metagraph.find_edge(etype)
         ends = [source] if source == destination else [source, destination]
@@ -122,14 +116,6 @@ class PartitionedIndex(GraphIndex[PartitionedEdges]):
                 f"a partitioned graph stays on {self._device}, the device of this rank's group: "
                 f"pass a group of another device to peergraph_dgl.full_graph(), got {device}"
             )
-
-    def formats(self, formats: str | Sequence[str] | None = None) -> Any:
-        """All formats are computed when needed; a selection has no effect."""
-        kinds = ["coo", "csr", "csc"]
-        return {"created": kinds, "not created": []} if formats is None else self
-
-    def create_formats_(self) -> None:
-        """All formats are computed when needed."""
 
     def record_stream(self, stream: torch.cuda.Stream) -> PartitionedIndex:
         """Has no effect: the structure lives as long as the graph."""

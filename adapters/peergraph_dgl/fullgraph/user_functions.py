@@ -85,16 +85,11 @@ class _EdgeBatch(EdgeBatch):  # type: ignore[misc]
         return count
 
 
-class _SelectedData(Mapping[str, Tensor]):
-    """The data of all edges or of some, whose rows are selected at the use of a column."""
+class _Columns(Mapping[str, Tensor]):
+    """Columns made of those of a frame, at their use."""
 
-    def __init__(self, frame: Any, ids: Tensor | None) -> None:
+    def __init__(self, frame: Any) -> None:
         self._frame = frame
-        self._ids = ids
-
-    def __getitem__(self, name: str) -> Tensor:
-        rows: Tensor = self._frame[name]
-        return rows if self._ids is None else rows[self._ids]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._frame)
@@ -103,12 +98,24 @@ class _SelectedData(Mapping[str, Tensor]):
         return len(self._frame)
 
 
-class _FeaturesOfEnds(Mapping[str, Tensor]):
+class _SelectedData(_Columns):
+    """The data of all edges or of some, whose rows are selected at the use of a column."""
+
+    def __init__(self, frame: Any, ids: Tensor | None) -> None:
+        super().__init__(frame)
+        self._ids = ids
+
+    def __getitem__(self, name: str) -> Tensor:
+        rows: Tensor = self._frame[name]
+        return rows if self._ids is None else rows[self._ids]
+
+
+class _FeaturesOfEnds(_Columns):
     """The data of each edge's source or destination; a column is gathered at its first use."""
 
     def __init__(self, structure: EdgeStructure, frame: Any, end: str, ids: Tensor | None) -> None:
+        super().__init__(frame)
         self._structure = structure
-        self._frame = frame
         self._end = end
         self._ids = ids
         self._gathered: dict[str, Tensor] = {}
@@ -118,12 +125,6 @@ class _FeaturesOfEnds(Mapping[str, Tensor]):
             rows = features_of_ends(self._structure, self._frame[name], self._end)
             self._gathered[name] = rows if self._ids is None else rows[self._ids]
         return self._gathered[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._frame)
-
-    def __len__(self) -> int:
-        return len(self._frame)
 
 
 def _invoke_reduce_function(
@@ -255,22 +256,16 @@ def _make_buckets(structure: PartitionedStructure) -> list[_Bucket]:
     return buckets
 
 
-class _SelectedRows(Mapping[str, Tensor]):
+class _SelectedRows(_Columns):
     """The data of a bucket's destinations; a column is selected at its first use."""
 
     def __init__(self, frame: Any, structure: PartitionedStructure, bucket: _Bucket) -> None:
-        self._frame = frame
+        super().__init__(frame)
         self._structure = structure
         self._bucket = bucket
 
     def __getitem__(self, name: str) -> Tensor:
         return self._bucket.select(self._structure, self._frame[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._frame)
-
-    def __len__(self) -> int:
-        return len(self._frame)
 
 
 def _invoke_node_function(

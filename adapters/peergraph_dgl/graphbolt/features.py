@@ -30,6 +30,10 @@ class _UnmovedFeature(gb.Feature):  # type: ignore[misc]
         """Returns the metadata that the feature store was made with."""
         return self._metadata
 
+    def read_async_num_stages(self, ids_device: torch.device) -> int:
+        """Returns the number of stages of `read_async`."""
+        return 1
+
     def to(self, device: Any) -> _UnmovedFeature:
         """Returns the feature itself."""
         return self
@@ -70,10 +74,6 @@ class TableFeature(_UnmovedFeature):
         """Does the same as :meth:`read`, in one asynchronous stage (DGL 2.2 and later)."""
         self._check_whole()
         yield read_rows(self.table, ids, ids.device)
-
-    def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """Returns the number of stages of :meth:`read_async`."""
-        return 1
 
     def size(self) -> torch.Size:
         """Returns the shape of a row."""
@@ -134,10 +134,6 @@ class LocalFeature(_UnmovedFeature):
         """Does the same as :meth:`read`, in one stage (DGL 2.2 and later)."""
         rows = self.read(ids)
         yield RowsFuture(lambda: rows)
-
-    def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """Returns the number of stages of :meth:`read_async`."""
-        return 1
 
     def size(self) -> torch.Size:
         """Returns the shape of a row."""
