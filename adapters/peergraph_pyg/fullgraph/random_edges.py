@@ -23,11 +23,9 @@ from peergraph.fullgraph import (
 )
 
 from .. import compat
+from ..loader.negative_edges import TRIES, distinct
 
 Original = Callable[..., Any]
-
-# Rounds in which pairs without an edge are drawn, as in PyG.
-_TRIES = 3
 
 
 def dropout_edge(
@@ -119,12 +117,12 @@ def negative_sampling(
         num_samples //= 2
     codes = existing.new_empty(0)
     drawn_at_once = int(1.1 * num_samples / max(1 - count / population, 1e-3)) if population else 0
-    for _ in range(_TRIES if count < population else 0):
+    for _ in range(TRIES if count < population else 0):
         if drawn_at_once >= population:
             drawn = torch.randperm(population)
         else:
             drawn = torch.randint(population, (drawn_at_once,))
-        codes = _distinct(torch.cat([codes, _without(drawn.to(codes.device), existing, structure)]))
+        codes = distinct(torch.cat([codes, _without(drawn.to(codes.device), existing, structure)]))
         if len(codes) >= num_samples:
             break
     pairs: Tensor = pairs_of(codes[:num_samples], *kind)
@@ -140,14 +138,6 @@ def _without(numbers: Tensor, existing: Tensor, structure: PartitionedStructure)
     group = structure.edge_layout.group
     by_rank = from_local(exists.unsqueeze(0), RowLayout.contiguous(group, group.world_size))
     return numbers[~by_rank.any(0)]
-
-
-def _distinct(numbers: Tensor) -> Tensor:
-    """Returns each number once, in the order of their first places."""
-    values, inverse = torch.unique(numbers, return_inverse=True)
-    places = torch.arange(len(numbers), device=numbers.device)
-    first = torch.full_like(values, len(numbers))
-    return numbers[first.scatter_reduce(0, inverse, places, "amin").sort().values]
 
 
 def _draw(layout: RowLayout) -> PartitionedTensor:

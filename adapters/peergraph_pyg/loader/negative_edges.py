@@ -19,7 +19,7 @@ from ..data.edge_index_tensor import EdgeIndexTensor
 Original = Callable[..., Any]
 
 # Rounds in which pairs without an edge are drawn, as in PyG.
-_TRIES = 3
+TRIES = 3
 # Of fewer pairs PyG may list all, and copying the edges is cheap.
 _LEAST_PAIRS = 1 << 22
 _STRUCTURED_TRIES = 8  # of 16 draws each
@@ -71,7 +71,7 @@ def negative_sampling(
     share = 1 - edge_index.size(1) / population
     at_once = int(1.1 * count / share * (2 if undirected else 1)) + 64
     numbers = torch.empty(0, dtype=torch.int64, device=edge_index.store.device)
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         source, destination, is_edge = sampler.sample(at_once, next_seed())
         assert is_edge is not None
         fitting = ~is_edge
@@ -80,7 +80,7 @@ def negative_sampling(
         elif not bipartite:
             fitting &= source != destination
         drawn = source[fitting] * size[1] + destination[fitting]
-        numbers = _distinct(torch.cat([numbers, drawn]))
+        numbers = distinct(torch.cat([numbers, drawn]))
         if len(numbers) >= count:
             break
     numbers = numbers[:count]
@@ -174,7 +174,7 @@ def _first_nodes(edge_index: EdgeIndexTensor, end: int, count: int) -> Tensor | 
     return None if count == size else (torch.arange(size, device="cpu") < count).long()
 
 
-def _distinct(numbers: Tensor) -> Tensor:
+def distinct(numbers: Tensor) -> Tensor:
     """Returns each number once, in the order of their first places."""
     values, inverse = torch.unique(numbers, return_inverse=True)
     places = torch.arange(len(numbers), device=numbers.device)

@@ -20,32 +20,26 @@ Seeds = Tensor | dict[NodeType, Tensor]
 _batch: ContextVar[tuple[Tensor, bool] | None] = ContextVar("peergraph_pyg_starts", default=None)
 
 
-class _NodesWithStarts(NodeSamplerInput):  # type: ignore[misc]
-    """Seeds with the time at which the window of each begins."""
+class _WithStarts:
+    """Seeds or links with the time at which the window of each begins."""
 
     start: Tensor
 
     def __getitem__(self, index: Any) -> Any:
-        return _select(self, super().__getitem__, index)
+        if not isinstance(index, Tensor):
+            index = torch.tensor(index, dtype=torch.long, device="cpu")
+        part = copy.copy(self)
+        part.__dict__.update(super().__getitem__(index).__dict__)  # type: ignore[misc]
+        part.start = self.start[index]
+        return part
 
 
-class _LinksWithStarts(EdgeSamplerInput):  # type: ignore[misc]
-    """Links with the time at which the window of each begins."""
-
-    start: Tensor
-
-    def __getitem__(self, index: Any) -> Any:
-        return _select(self, super().__getitem__, index)
+class _NodesWithStarts(_WithStarts, NodeSamplerInput):  # type: ignore[misc]
+    pass
 
 
-def _select(inputs: Any, select: Any, index: Any) -> Any:
-    index = (
-        index if isinstance(index, Tensor) else torch.tensor(index, dtype=torch.long, device="cpu")
-    )
-    part = copy.copy(inputs)
-    part.__dict__.update(select(index).__dict__)
-    part.start = inputs.start[index]
-    return part
+class _LinksWithStarts(_WithStarts, EdgeSamplerInput):  # type: ignore[misc]
+    pass
 
 
 def with_starts(inputs: Any, starts: Any, name: str) -> Any:
