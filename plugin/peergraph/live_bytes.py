@@ -84,9 +84,7 @@ class LiveBytes(TorchDispatchMode):
         """Returns the most bytes at a time of tensors of some numbers of rows, added up."""
         return sum(self._peaks.get(count, 0) for count in set(rows))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the function, and counts what it returns."""
         kwargs = kwargs or {}
         before = {x.untyped_storage()._cdata for x in self._tensors((args, kwargs))}

@@ -205,9 +205,7 @@ class LazyRows(StoragelessTensor):
         return LazyRows(rows, _Values(rows, self._matrix))
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         tensor = args[0] if args else None
         if isinstance(tensor, LazyRows):

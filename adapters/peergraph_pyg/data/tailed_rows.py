@@ -261,9 +261,7 @@ class TailedRows(StoragelessTensor):
             )
 
     @classmethod
-    def __torch_function__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         getter = getattr(func, "__self__", None)
         if func in _QUESTIONS or getattr(getter, "__name__", None) in _ATTRIBUTES:
@@ -284,9 +282,7 @@ class TailedRows(StoragelessTensor):
         return result
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # Functions of C++ and of autograd do not call __torch_function__.
         args, kwargs = tree_map_only(TailedRows, TailedRows._values, (args, kwargs or {}))
         return func(*args, **kwargs)

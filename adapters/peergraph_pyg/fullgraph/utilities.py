@@ -331,9 +331,7 @@ class _PartitionedZeros(TorchFunctionMode):
         super().__init__()
         self.nodes, self.columns = nodes, columns
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.zeros and args == (self.nodes.size, self.columns):
             return from_local(

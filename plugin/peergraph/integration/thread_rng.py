@@ -78,9 +78,7 @@ class ThreadRng(TorchFunctionMode):
             self._generators[device] = generator.manual_seed(int.from_bytes(digest, "little"))
         return self._generators[device]
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _DRAWING and kwargs.get("generator") is None:
             return func(*args, **{**kwargs, "generator": self._generator(_device(args, kwargs))})

@@ -40,17 +40,13 @@ def keyed_random() -> Iterator[None]:
 class _Functions(TorchFunctionMode):
     """Dropout of rows, whose mask has its only row along dimension 1."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         drops_rows = func is F.dropout1d and isinstance(args[0], Tensor) and args[0].dim() == 2
         return (feature_dropout if drops_rows else func)(*args, **(kwargs or {}))
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _DROPOUTS and not args[2]:
             return args[0]  # as torch does; taken apart in inference mode, they return a copy
         tensors = [arg for arg in args if isinstance(arg, Tensor)]

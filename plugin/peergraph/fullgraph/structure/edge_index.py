@@ -121,13 +121,7 @@ class PartitionedEdgeIndex(Uncompiled):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         edge_index = args[0] if args else None
         if isinstance(edge_index, PartitionedEdgeIndex):
             options = kwargs or {}

@@ -136,13 +136,7 @@ class NodeIndex(PartitionedTensor):
         return f"NodeIndex({self.end}s of {self.structure})"
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in SHAPE_FUNCTIONS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -155,13 +149,7 @@ class NodeIndex(PartitionedTensor):
         return func(*_with_ids(args), **dict(zip(kwargs, _with_ids(kwargs.values()), strict=True)))
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotImplementedError(
             f"{func} on the ends of edges of a partitioned graph: compute with their ids, "
             "edge_index[0].ids()"

@@ -138,13 +138,7 @@ class PartitionedTensor(Uncompiled):
             )
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_transforms()
         if len(types) > 1 and RowTensor in types:
             return RowTensor.__torch_function__(func, types, args, kwargs)
@@ -166,13 +160,7 @@ class PartitionedTensor(Uncompiled):
         return func(*entered[0], **entered[1])
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         rule = _DISPATCHED.get(func) or _dispatched(func)
         result = rule(*args, **kwargs) if kwargs else rule(*args)
         if type(result) is PartitionedTensor and result.row_layout.local_count < 2:

@@ -72,13 +72,7 @@ class RowTensor(Tensor):
     _plain: Tensor
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rows: list[RowTensor] = []
 
         def plain(value: Any) -> Any:

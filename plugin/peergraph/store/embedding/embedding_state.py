@@ -46,9 +46,7 @@ class RowRange(Tensor):
         self._rows: Tensor | None = None
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Raises NotImplementedError: no operation of torch reads the rows."""
         raise NotImplementedError(
             f"{func} of rows in a checkpoint: save them by torch.distributed.checkpoint.save, "

@@ -94,9 +94,7 @@ class StoreTensor(StoragelessTensor):
         raise NotImplementedError
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         with dispatch_mode(func):
             for handler in _HANDLERS.get(func, ()):

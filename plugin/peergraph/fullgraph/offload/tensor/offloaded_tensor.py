@@ -240,13 +240,7 @@ class OffloadedTensor(PartitionedTensor):
             return f"OffloadedTensor({self._content}, {self._content.dtype}{gradient})"
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_transforms()
         if func in SHAPE_FUNCTIONS or func in _OF_AUTOGRAD:
             with _DisableTorchFunction():
@@ -267,13 +261,7 @@ class OffloadedTensor(PartitionedTensor):
         return METHODS["record"](func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # Reached from autograd (sums of gradients, detached aliases) and from compiled code.
         return METHODS["record"](func, args, kwargs or {})
 
