@@ -4,7 +4,6 @@ They take a structure (:class:`peergraph.aggregate.Csc` or another implementatio
 :class:`peergraph.aggregate.Structure`), features and weights.
 """
 
-from peergraph.aggregate.layers.activation import activate
 from peergraph.aggregate.layers.autocast import without_autocast
 from peergraph.aggregate.layers.degree_normalisation import gcn, weights_edges
 from peergraph.aggregate.layers.graph_attention import (
@@ -25,6 +24,7 @@ from peergraph.aggregate.layers.typed_sums import (
     typed_sage,
     typed_sage_of_products,
 )
+from peergraph.aggregate.ops.activate import activate
 from peergraph.aggregate.ops.appended_products import append_products
 from peergraph.aggregate.ops.mixed_rows import mix_rows
 from peergraph.aggregate.ops.product_order import RelationSize, relations_multiply_first
