@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedTensor, distribute
+from peergraph.fullgraph import distribute
 from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.fullgraph.offload.edges.offloaded_csc import OffloadedCsc
 from peergraph.fullgraph.offload.functions.gathering import store_resident
@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.partitioned import shuffled_layout
+from tests.fullgraph.partitioned_cases import plain
 
 ROWS = 12
 assert OffloadedCsc  # its module registers the rules
@@ -217,12 +218,6 @@ def partition(inputs: dict[str, Any], group: Group, offload: bool) -> dict[str, 
         parts["x"] = store_resident(space, parts["x"])
         parts["space"] = space
     return inputs | parts
-
-
-def plain(value: Any) -> Any:
-    if isinstance(value, PartitionedTensor):
-        value = value.full_tensor()
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def run(expression: str, inputs: dict[str, Any], grad: bool) -> list[Any]:

@@ -17,11 +17,6 @@ from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
 
-@pytest.fixture
-def group(device: torch.device) -> Group:
-    return Group.current(device=device)
-
-
 @pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("order_dtype", [torch.int32, torch.int64])
 def test_through_an_order(

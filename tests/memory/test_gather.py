@@ -23,11 +23,6 @@ from tests.memory.tables import (
 from tests.named_case import named_cases
 
 
-@pytest.fixture
-def group(device: torch.device) -> Group:
-    return Group.current(device=device)
-
-
 def check(table: Table, rows: torch.Tensor, ids: torch.Tensor) -> None:
     expected = plain_gather(rows, ids)
     for device_of_ids in {ids.device, table.device}:

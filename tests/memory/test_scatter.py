@@ -15,11 +15,6 @@ from tests.memory.tables import DTYPES, TIER_KINDS, random_rows, same_bits, spli
 from tests.named_case import named_cases
 
 
-@pytest.fixture
-def group(device: torch.device) -> Group:
-    return Group.current(device=device)
-
-
 def scatter_and_wait(table: Table, ids: torch.Tensor, values: torch.Tensor) -> None:
     table.scatter(ids, values)
     peergraph.synchronize()

@@ -20,6 +20,7 @@ from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, pair, x_and_edges
+from .test_changed_edges import WRITES
 
 pytestmark = pytest.mark.gpus(1)
 
@@ -27,16 +28,8 @@ GPU = torch.device("cuda", 0)
 NOT_COUNTED = "was written in a way that torch does not count"
 
 
-def _through_data(tensor: Tensor, values: Tensor) -> None:
-    tensor.data[...] = values
-
-
 def _through_dlpack(tensor: Tensor, values: Tensor) -> None:
     torch.from_dlpack(tensor.detach()).copy_(values)
-
-
-def _through_foreach(tensor: Tensor, values: Tensor) -> None:
-    torch._foreach_copy_([tensor.data], [values])
 
 
 def _by_replay(tensor: Tensor, values: Tensor) -> None:
@@ -49,21 +42,13 @@ def _by_replay(tensor: Tensor, values: Tensor) -> None:
     assert tensor._version == version
 
 
-def _in_place(tensor: Tensor, values: Tensor) -> None:
-    tensor.copy_(values)
-
-
-def _another_data(tensor: Tensor, values: Tensor) -> None:
-    tensor.data = values.clone()
-
-
 NOT_COUNTED_WRITES: dict[str, Callable[[Tensor, Tensor], None]] = {
-    "data": _through_data,
+    "data": WRITES["data"],
     "dlpack": _through_dlpack,
-    "foreach": _through_foreach,
+    "foreach": WRITES["foreach"],
     "replay": _by_replay,
 }
-COUNTED_WRITES = {"in place": _in_place, "another data": _another_data}
+COUNTED_WRITES = {name: WRITES[name] for name in ("in place", "another data")}
 
 
 def layer_and_inputs(name: str) -> tuple[Any, Any, list[Tensor]]:

@@ -167,3 +167,15 @@ def compare(model: Any, x: Any, edges: Any, tolerance: float = 1e-10) -> None:
         else:
             assert other.dtype == value.dtype, name
             torch.testing.assert_close(other, value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def check_mean_of_dropout(model: Any, x: Any, edges: Any, node_type: str) -> None:
+    """The mean of many draws is the result without dropout; leaves the model in training."""
+    expected = model.eval()(x, edges)[node_type]
+    model.train()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([model(x, edges)[node_type] for _ in range(2000)])
+    error = draws.std(0) / len(draws) ** 0.5
+    assert error.max() > 0
+    assert ((draws.mean(0) - expected).abs() <= 6 * error + 1e-12).all()

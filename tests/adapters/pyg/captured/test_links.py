@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader
-from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
@@ -21,11 +20,12 @@ from tests.adapters.pyg.captured.training import (
     BATCH,
     FANOUTS,
     NODES,
-    WIDTH,
+    TypedSage,
     captured,
     check,
     check_exceeding,
     sage,
+    typed_data,
 )
 
 LINKS = 6 * BATCH + 9
@@ -177,22 +177,6 @@ def test_losses_that_depend_on_padding(plain: Data, device: torch.device) -> Non
         next(iter(training))
 
 
-class Typed(nn.Module):
-    """Scores of links between two types."""
-
-    def __init__(self, edge_types: list[tuple[str, str, str]]) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(
-            HeteroConv({t: SAGEConv((-1, -1), 8) for t in edge_types}) for _ in range(2)
-        )
-
-    def forward(self, batch: Any) -> dict[str, Tensor]:
-        x = batch.x_dict
-        for conv in self.convs:
-            x = {t: rows.relu() for t, rows in conv(x, batch.edge_index_dict).items()}
-        return x
-
-
 REVERSE = {
     ("user", "buys", "item"): ("item", "rev_buys", "user"),
     ("user", "knows", "user"): ("user", "knows", "user"),
@@ -203,18 +187,7 @@ REVERSE = {
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) -> None:
     """The ends of links between two types are seeds; the links and their reverses are excluded."""
-    random = torch.Generator().manual_seed(0)
-    sizes = {"user": 300, "item": 120}
-    data = HeteroData()
-    for node_type, count in sizes.items():
-        data[node_type].x = torch.randn(count, WIDTH, generator=random)
-    for source, name, target in [
-        ("user", "buys", "item"),
-        ("item", "rev_buys", "user"),
-        ("user", "knows", "user"),
-    ]:
-        ends = [torch.randint(sizes[t], (2000,), generator=random) for t in (source, target)]
-        data[source, name, target].edge_index = torch.stack(ends)
+    data = typed_data()
     data["item", "rev_buys", "user"].edge_index = data["user", "buys", "item"].edge_index.flip(0)
     loader = LinkNeighborLoader(
         peergraph_pyg.share(data, device=device),
@@ -229,14 +202,15 @@ def test_types(device: torch.device, relation: tuple[str, str, str], mode: str) 
 
     def make() -> nn.Module:
         torch.manual_seed(5)
-        model = Typed(edge_types).to(device)
+        model = TypedSage(edge_types).to(device)
         with torch.no_grad():
-            model(data.to(device))  # the sizes of its weights
+            data.to(device)
+            model(data.x_dict, data.edge_index_dict)  # the sizes of its weights
         return peergraph_pyg.accelerate(model)
 
     def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         batch = batch.to(device)
-        out = model(batch)
+        out = model(batch.x_dict, batch.edge_index_dict)
         source_type, _, target_type = relation
         if mode == "binary":
             ends = list(batch[relation].edge_label_index)

@@ -11,12 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
-from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
 from tests.adapters.captured_results import adam
-from tests.adapters.pyg.captured.training import BATCH, FANOUTS, NODES, WIDTH, check, sage
+from tests.adapters.pyg.captured.training import (
+    BATCH,
+    FANOUTS,
+    NODES,
+    TypedSage,
+    check,
+    sage,
+    typed_data,
+)
 from tests.adapters.pyg.captured.training import loss_of as loss_of_nodes
 
 SEEDS, TIMES = torch.arange(50, 50 + 6 * BATCH + 8), 100
@@ -122,52 +129,34 @@ def test_links(plain: Data, device: torch.device, kind: str, negatives: str) -> 
     check(loader, lambda: sage(device), link_loss)
 
 
-class Typed(nn.Module):
-    """The rows of both types, with the age of each node."""
-
-    def __init__(self, edge_types: list[tuple[str, str, str]]) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(
-            HeteroConv({t: SAGEConv((-1, -1), 8) for t in edge_types}) for _ in range(2)
-        )
-
-    def forward(self, batch: Any, latest: Tensor) -> dict[str, Tensor]:
-        x = {
-            t: torch.cat([rows, (latest[batch[t].batch] - batch[t].time)[:, None] / TIMES], 1)
-            for t, rows in batch.x_dict.items()
-        }
-        for conv in self.convs:
-            x = {t: rows.relu() for t, rows in conv(x, batch.edge_index_dict).items()}
-        return x
+def with_age(batch: Any, latest: Tensor) -> tuple[dict[str, Tensor], dict[Any, Tensor]]:
+    """The rows of both types, with the age of each node, and the edges."""
+    x = {
+        t: torch.cat([rows, (latest[batch[t].batch] - batch[t].time)[:, None] / TIMES], 1)
+        for t, rows in batch.x_dict.items()
+    }
+    return x, batch.edge_index_dict
 
 
 @pytest.fixture(scope="module")
 def typed() -> HeteroData:
-    random = torch.Generator().manual_seed(0)
-    sizes = {"user": 300, "item": 120}
-    data = HeteroData()
-    for node_type, count in sizes.items():
-        data[node_type].x = torch.randn(count, WIDTH, generator=random)
+    random = torch.Generator().manual_seed(1)
+    data = typed_data()
+    for node_type in data.node_types:
+        count = data[node_type].num_nodes
         data[node_type].time = torch.randint(TIMES, (count,), generator=random)
-    for source, name, target in [
-        ("user", "buys", "item"),
-        ("item", "rev_buys", "user"),
-        ("user", "knows", "user"),
-    ]:
-        ends = [torch.randint(sizes[t], (2000,), generator=random) for t in (source, target)]
-        data[source, name, target].edge_index = torch.stack(ends)
     return data
 
 
 def make_typed_model(typed: HeteroData, device: torch.device) -> nn.Module:
     torch.manual_seed(5)
-    model = Typed(typed.edge_types).to(device)
+    model = TypedSage(typed.edge_types).to(device)
     with torch.no_grad():  # the sizes of its weights
         example = typed.clone().to(device)
         for node_type in example.node_types:
             count = example[node_type].num_nodes
             example[node_type].batch = torch.zeros(count, dtype=torch.long, device=device)
-        model(example, torch.zeros(1, device=device))
+        model(*with_age(example, torch.zeros(1, device=device)))
     return peergraph_pyg.accelerate(model)
 
 
@@ -186,7 +175,7 @@ def test_typed_nodes(typed: HeteroData, device: torch.device) -> None:
     def loss(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         batch = batch.to(device)
         users = batch["user"]
-        out = model(batch, users.seed_time)["user"][: users.batch_size]
+        out = model(*with_age(batch, users.seed_time))["user"][: users.batch_size]
         return out.square().mean(), users.seed_time
 
     check(loader, lambda: make_typed_model(typed, device), loss)
@@ -217,7 +206,7 @@ def test_typed_links(
         else:
             source, target = batch[source_type].src_index, batch[target_type].dst_neg_index[:, 1]
             latest = batch[source_type].seed_time
-        out = model(batch, latest)
+        out = model(*with_age(batch, latest))
         value = (out[source_type][source] * out[target_type][target]).sum(1).square().mean()
         trees = [batch[t].batch[e] for t, e in ((source_type, source), (target_type, target))]
         return value, *trees

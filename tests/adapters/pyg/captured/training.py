@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.nn import GraphSAGE, HeteroConv, SAGEConv
 
 import peergraph_pyg
 from peergraph.integration import CapturedTraining
@@ -30,6 +30,38 @@ def make_loader(plain: Data, device: torch.device, **options: Any) -> NeighborLo
     }
     fanouts = settings.pop("num_neighbors", FANOUTS)
     return NeighborLoader(peergraph_pyg.share(plain, device=device), fanouts, **settings)
+
+
+def typed_data() -> HeteroData:
+    """Nodes of two types with features, and 2,000 random edges of each of three types."""
+    random = torch.Generator().manual_seed(0)
+    sizes = {"user": 300, "item": 120}
+    data = HeteroData()
+    for node_type, count in sizes.items():
+        data[node_type].x = torch.randn(count, WIDTH, generator=random)
+    for source, name, target in [
+        ("user", "buys", "item"),
+        ("item", "rev_buys", "user"),
+        ("user", "knows", "user"),
+    ]:
+        ends = [torch.randint(sizes[t], (2000,), generator=random) for t in (source, target)]
+        data[source, name, target].edge_index = torch.stack(ends)
+    return data
+
+
+class TypedSage(nn.Module):
+    """Two layers over the edges of all types."""
+
+    def __init__(self, edge_types: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            HeteroConv({t: SAGEConv((-1, -1), 8) for t in edge_types}) for _ in range(2)
+        )
+
+    def forward(self, x: dict[str, Tensor], edge_index_dict: Any) -> dict[str, Tensor]:
+        for conv in self.convs:
+            x = {t: rows.relu() for t, rows in conv(x, edge_index_dict).items()}
+        return x
 
 
 def sage(device: torch.device, dropout: float = 0.0, fast: bool = True) -> nn.Module:
