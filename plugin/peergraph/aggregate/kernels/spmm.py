@@ -58,15 +58,12 @@ def add_spmm(
     _spmm(out, x, e, matrix, message, mean, True)
 
 
-def spmm_into(
-    out: Tensor, x: Tensor, matrix: CsrTensors, mean: bool, *, first_column: int = 0
-) -> None:
+def spmm_into(out: Tensor, x: Tensor, matrix: CsrTensors, mean: bool) -> None:
     """Writes the sum or mean of rows of `x` [num_columns, columns] in each row; no operator.
 
     Args:
         out: [rows, at least `columns`] contiguous, of the dtype of `x`, or float16 or bfloat16 for
             float32: sums are rounded once. Other columns keep their values.
-        first_column: of `out`, where the sums go.
     """
     x = dense(x)
     _C.spmm(
@@ -78,7 +75,6 @@ def spmm_into(
         launch=launch_on(out.device),
         allocate=Buffers(out.device),
         dtype=DTYPES[x.dtype],
-        first_column=first_column,
     )
 
 
