@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Literal
@@ -47,6 +48,13 @@ def check_first_rows(matrix: EdgeMatrix, x: Tensor | TableRows) -> None:
         raise ValueError(f"x must be [{matrix.num_sources}, columns], got {list(x.shape)}")
     if matrix.num_sources < matrix.num_destinations:
         raise ValueError(f"destinations must be the first sources, got {matrix}")
+
+
+def tensors_of(matrices: Sequence[EdgeMatrix]) -> list[Tensor]:
+    """Returns the tensors of matrices and of the transposes that have been made."""
+    every = [*matrices, *(each.transpose() for each in matrices if each.has_transpose)]
+    lists = [tensor for each in every for tensor in (each.indptr, each.indices)]
+    return [*lists, *(each.edge_ids for each in every if each.edge_ids is not None)]
 
 
 class EdgeMatrix:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule, count_chunks, sum_dtype
-from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix, tensors_of
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
     check_range,
@@ -126,12 +126,8 @@ class BlockGroup:
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        matrices = [self.matrix, *(matrix for _, matrix in self.sums.values())]
-        if self.matrix.has_transpose:
-            matrices.append(self.matrix.transpose())
-        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
-        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
-        return [*lists, *ids] if self.owners is None else [*lists, *ids, self.owners]
+        tensors = tensors_of([self.matrix, *(matrix for _, matrix in self.sums.values())])
+        return tensors if self.owners is None else [*tensors, self.owners]
 
 
 class RelationBlocks:

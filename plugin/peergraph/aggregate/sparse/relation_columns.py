@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix, tensors_of
 from peergraph.aggregate.sparse.index_tensors import (
     check_ids,
     check_range,
@@ -171,9 +171,4 @@ class RelationColumns:
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        matrices = [self.matrix]
-        if self.matrix.has_transpose:
-            matrices.append(self.matrix.transpose())
-        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
-        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
-        return [*lists, *ids, self._counts]
+        return [*tensors_of([self.matrix]), self._counts]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
+from peergraph.aggregate.sparse.edge_matrix import tensors_of
 from peergraph.aggregate.sparse.index_tensors import check_ids, check_range, is_edge_index
 from peergraph.aggregate.sparse.joined_edges import KeyedEdges, join_edges
 from peergraph.aggregate.sparse.joined_rows import group_rows, sizes_with_rows
@@ -155,12 +156,8 @@ class TypedEdges:
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        matrices = [self.matrix, self.sums]
-        if self.matrix.has_transpose:
-            matrices.append(self.matrix.transpose())
-        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
-        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
-        return [*lists, *ids, *self.sources, self.owners, self.score_rows]
+        matrices = tensors_of([self.matrix, self.sums])
+        return [*matrices, *self.sources, self.owners, self.score_rows]
 
 
 def check_relation(

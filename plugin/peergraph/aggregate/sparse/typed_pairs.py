@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import Schedule
-from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix
+from peergraph.aggregate.sparse.edge_matrix import EdgeMatrix, tensors_of
 from peergraph.aggregate.sparse.index_tensors import on_device, row_of_edges
 from peergraph.aggregate.sparse.joined_edges import JoinedEdges, KeyedEdges, join_edges
 from peergraph.aggregate.sparse.joined_rows import GroupedRows, group_rows, sizes_with_rows
@@ -121,11 +121,8 @@ class TypedPairs(ABC):
 
     def tensors(self) -> list[Tensor]:
         """Returns the tensors on the device."""
-        matrices = self._matrices()
-        matrices += [each.transpose() for each in matrices if each.has_transpose]
-        lists = [tensor for each in matrices for tensor in (each.indptr, each.indices)]
-        ids = [each.edge_ids for each in matrices if each.edge_ids is not None]
-        return [*lists, *ids, *(c for c in self.chosen if isinstance(c, Tensor)), self.owners]
+        chosen = [tensor for tensor in self.chosen if isinstance(tensor, Tensor)]
+        return [*tensors_of(self._matrices()), *chosen, self.owners]
 
 
 class JointPairs(TypedPairs):
