@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.messages.message import Message, fuses_messages
-from peergraph.aggregate.ops.attention import attention, attention_fits
+from peergraph.aggregate.ops.attention import attention
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
 from peergraph.aggregate.ops.sddmm import sddmm
 from peergraph.aggregate.ops.spmm import spmm
@@ -34,8 +34,6 @@ from peergraph.memory.table.id_list import integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block
-
-_Result = TypeVar("_Result")
 
 
 class Csc(EdgeMatrix, Structure):
@@ -243,18 +241,6 @@ class Csc(EdgeMatrix, Structure):
         self._uses = uses + int(counted)
         return uses
 
-    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what `make` returned at the first call with this key.
-
-        The result is kept with the structure. Its tensors are made outside of inference mode, whose
-        tensors could not serve gradients later.
-        """
-        if key not in self._cache:
-            with torch.inference_mode(False):
-                self._cache[key] = make()
-        result: _Result = self._cache[key]
-        return result
-
     # Operations over any matrix of edges are its methods.
     reduce = spmm
     spmm_transposed = spmm_transposed
@@ -264,10 +250,6 @@ class Csc(EdgeMatrix, Structure):
     edge_softmax = edge_softmax
     attention = attention
     fuses_messages = fuses_messages
-
-    def supports_attention(self, x: Tensor) -> bool:
-        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
-        return attention_fits(x)
 
     def reduce_message(self, message: Message, operands: Mapping[str, Tensor | None]) -> Tensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.messages.message import Message
-from peergraph.aggregate.ops.attention import AttentionSum
+from peergraph.aggregate.ops.attention import AttentionSum, attention_fits
 from peergraph.aggregate.ops.spmm import Sum
 from peergraph.aggregate.ops.spmm_add_self import SumAddSelf
 from peergraph.aggregate.ops.spmm_linear import SumLinear
@@ -51,6 +51,8 @@ class Structure(ABC):
     def device(self) -> torch.device:
         """Device of features."""
 
+    _cache: dict[Hashable, Any]
+
     transient: bool
     """Whether the structure serves one forward and one backward pass."""
 
@@ -85,9 +87,17 @@ class Structure(ABC):
     def count_self_loops(self, dtype: torch.dtype) -> Tensor:
         """Returns the number of edges from source i to destination i, [destinations]."""
 
-    @abstractmethod
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what `make` returned at the first call with this key."""
+        """Returns what `make` returned at the first call with this key.
+
+        The result is kept with the structure. Its tensors are made outside of inference mode, whose
+        tensors could not serve gradients later.
+        """
+        if key not in self._cache:
+            with torch.inference_mode(False):
+                self._cache[key] = make()
+        result: _Result = self._cache[key]
+        return result
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         """Returns ``layer(structure, x)``, [destinations, *features].
@@ -155,9 +165,9 @@ class Structure(ABC):
     def edge_softmax(self, scores: Tensor) -> Tensor:
         """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
 
-    @abstractmethod
     def supports_attention(self, x: Tensor) -> bool:
         """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
+        return attention_fits(x)
 
     @abstractmethod
     def attention(self, of: AttentionSum) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.aggregate.kernels.attention import AttentionInputs
 from peergraph.aggregate.messages.message import Message
-from peergraph.aggregate.ops.attention import AttentionSum, attention_fits, depth_for
+from peergraph.aggregate.ops.attention import AttentionSum, depth_for
 from peergraph.aggregate.ops.operands import align, autocast, columns, flat, view_if_aliased
 from peergraph.aggregate.ops.sddmm import expand
 from peergraph.aggregate.ops.spmm import Sum
@@ -198,10 +198,6 @@ class TracedStructure(Structure):
         if scores.dtype != torch.float64 and _has_autocast(scores):
             scores = scores.float()
         return traced_edge_softmax(flat(scores), None, self._edges).reshape(scores.shape)
-
-    def supports_attention(self, x: Tensor) -> bool:
-        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
-        return attention_fits(x)
 
     def attention(self, of: AttentionSum) -> Tensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""

@@ -31,7 +31,6 @@ from peergraph.memory import TableRows
 if TYPE_CHECKING:
     from peergraph.fullgraph.exchange.route import Route
 
-_Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
 
 # Edges for each source from which on a sum takes longer than to tell whether its features changed.
@@ -90,17 +89,6 @@ class PartitionedStructure(Structure):
     @abstractmethod
     def like(self, resident: Any) -> PartitionedStructure:
         """Returns a structure of this kind with other edges, given as a :class:`PartitionedCsc`."""
-
-    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what `make` returned at the first call with this key.
-
-        The result is kept with the structure. Its tensors are made outside of inference mode.
-        """
-        if key not in self._cache:
-            with torch.inference_mode(False):
-                self._cache[key] = make()
-        result: _Result = self._cache[key]
-        return result
 
     @abstractmethod
     def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
