@@ -156,12 +156,10 @@ def failures_on_rank(module: str) -> dict[str, str]:
 
 def check_cases(module: str, world_size: int, device: str = "cpu") -> None:
     """Asserts that no case of the module fails on any of so many ranks, in one launch."""
-    failed = {
-        (rank, name): error
-        for rank, failures in enumerate(
-            run_ranks(failures_on_rank, world_size, module, device=device)
-        )
-        for name, error in failures.items()
-    }
-    lines = [f"rank {rank}, {name}: {error}" for (rank, name), error in failed.items()]
-    assert not failed, "\n".join(lines)
+    assert_none_failed(run_ranks(failures_on_rank, world_size, module, device=device))
+
+
+def assert_none_failed(ranks: list[dict[str, str]]) -> None:
+    """Asserts that no rank has an error by the name of a case."""
+    failed = [(rank, *each) for rank, errors in enumerate(ranks) for each in errors.items()]
+    assert not failed, "\n".join(f"rank {rank}, {name}: {error}" for rank, name, error in failed)

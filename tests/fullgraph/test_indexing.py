@@ -22,7 +22,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.partitioned import shuffled_layout
-from tests.fullgraph.partitioned_cases import plain
+from tests.fullgraph.partitioned_cases import assert_none_failed, plain
 
 ROWS = 12
 assert OffloadedCsc  # its module registers the rules
@@ -239,9 +239,9 @@ def run(expression: str, inputs: dict[str, Any], grad: bool) -> list[Any]:
     return [plain(value) for value in (result, *gradients)]
 
 
-def failures_on_rank(offload: bool) -> list[str]:
+def failures_on_rank(offload: bool) -> dict[str, str]:
     group = Group.current("cpu")
-    failed = []
+    failed = {}
     for expression in (*READS, *WRITES):
         for grad in (False, True):
             name = f"{expression} {'with' if grad else 'without'} gradients"
@@ -255,18 +255,16 @@ def failures_on_rank(offload: bool) -> list[str]:
             except (NotImplementedError, RuntimeError) as error:
                 may_refuse = expression in REFUSED or (offload and expression in OFFLOADED_REFUSED)
                 if not may_refuse:
-                    failed.append(f"{name}: {error}")
+                    failed[name] = str(error)
             except Exception as error:
-                failed.append(f"{name}: {type(error).__name__} {error}")
+                failed[name] = f"{type(error).__name__} {error}"
     return failed
 
 
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_indexing_equals_that_of_plain_tensors(ranks: int, offload: bool) -> None:
-    failed = run_ranks(failures_on_rank, ranks, offload)
-    lines = [f"rank {rank}: {line}" for rank, errors in enumerate(failed) for line in errors]
-    assert not lines, "\n".join(lines)
+    assert_none_failed(run_ranks(failures_on_rank, ranks, offload))
 
 
 BAD_INDICES = """

@@ -20,6 +20,7 @@ from peergraph.fullgraph.offload.tensor.row_space import RowSpaces
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.partitioned import shuffled_layout
+from tests.fullgraph.partitioned_cases import assert_none_failed
 
 NODES = 23
 Case = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
@@ -354,10 +355,7 @@ def failures_on_rank(chunks: tuple[int, ...]) -> dict[str, str]:
 
 @pytest.mark.parametrize(("world_size", "chunks"), [(1, (1, 4)), (2, (3,))])
 def test_functions_equal_plain_ones(world_size: int, chunks: tuple[int, ...]) -> None:
-    ranks = run_ranks(failures_on_rank, world_size, chunks, timeout_s=300)
-    lines = [f"rank {r}, {name}: {error}" for r, errors in enumerate(ranks)
-             for name, error in errors.items()]  # fmt: skip
-    assert not lines, "\n".join(lines)
+    assert_none_failed(run_ranks(failures_on_rank, world_size, chunks, timeout_s=300))
 
 
 def test_results_with_rows_are_offloaded() -> None:

@@ -15,6 +15,7 @@ from peergraph.fullgraph.offload.chunks.chunks import Chunks
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.partitioned_cases import assert_none_failed
 
 from .offloaded_runs import (
     CLASSES,
@@ -231,10 +232,7 @@ def failures_on_rank(names: list[str]) -> dict[str, str]:
 def test_equals_resident(world_size: int) -> None:
     # All models on one rank; those of even numbers on three, the others on two.
     names = list(MODELS)[slice(None) if world_size == 1 else slice(3 - world_size, None, 2)]
-    ranks = run_ranks(failures_on_rank, world_size, names, timeout_s=300)
-    lines = [f"rank {r}, {name}: {error}" for r, errors in enumerate(ranks)
-             for name, error in errors.items()]  # fmt: skip
-    assert not lines, "\n".join(lines)
+    assert_none_failed(run_ranks(failures_on_rank, world_size, names, timeout_s=300))
 
 
 @pytest.mark.parametrize("world_size", GPU_NUMBERS)
