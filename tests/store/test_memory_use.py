@@ -28,8 +28,6 @@ from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_s
 
 RING = machine("dgx1-ring4")
 
-FREE_GPU_MEMORY = "peergraph.store.placement.allocation.free_gpu_memory"
-
 
 def by_tensors(store: Store) -> int:
     """Bytes of the graph, each row counted once and without layout."""

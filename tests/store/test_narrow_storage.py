@@ -21,8 +21,6 @@ from tests.named_case import named_case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.saved_stores import change_manifest
 
-_BUYS = ("user", "buys", "item")
-
 
 def _tables(source: GraphSource) -> dict[str, Tensor]:
     tables: Any = {**source.node_tables["_N"], **source.edge_tables[EDGE]}

@@ -24,8 +24,6 @@ from peergraph.fullgraph.tensor.row_functions import NamedRows, selected_rows, t
 from peergraph.fullgraph.tensor.row_tensor import row_of
 from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view, view_without_gradients
 
-_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
-
 
 def index_on_device(index: Any) -> Any:
     """Returns an index, or its parts, with rows on the device; those that are not computed are."""

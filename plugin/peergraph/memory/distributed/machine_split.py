@@ -51,11 +51,6 @@ class MachineSplit:
         """Returns the number of rows that a machine stores."""
         return self.hot + len(range(machine, self.rows - self.hot, self.machines))
 
-    def internal_rows(self) -> torch.Tensor:
-        """Returns the internal row of each local row: int64 on the CPU."""
-        cold = torch.arange(self.hot + self.index, self.rows, self.machines, device="cpu")
-        return torch.cat([torch.arange(self.hot, device="cpu"), cold])
-
     def local_row(self, internal: torch.Tensor) -> torch.Tensor:
         """Returns the local row of each internal row; -1 where another machine has the row."""
         cold = internal - self.hot

@@ -235,10 +235,6 @@ class TieredCsc:
             for layout, base in zip(self.layouts[tier], bases, strict=True)
         ]
 
-    def num_bytes(self, tier: str) -> int:
-        """Returns the bytes of a tier of all ranks together."""
-        return sum(layout.num_bytes for layout in self.layouts[tier])
-
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_view": None}
 
