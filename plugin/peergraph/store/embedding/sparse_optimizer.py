@@ -31,10 +31,9 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     It works over ranks like DistributedDataParallel: gradients of all ranks are summed, and every
     rank must call :meth:`step` equally often, with or without gradients. If ranks have different
-    numbers
-    of batches, use :class:`torch.distributed.algorithms.Join` with the model before its optimizer:
-    ``with Join([model, optimizer]):``. The result equals that of one process that trains on the
-    batches of all ranks.
+    numbers of batches, use :class:`torch.distributed.algorithms.Join` with the model before its
+    optimizer: ``with Join([model, optimizer]):``. The result equals that of one process that trains
+    on the batches of all ranks.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ()
