@@ -35,7 +35,7 @@ from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store, idtype_of
 from ..graph.views import table_names
 from . import refusals, typed_products, user_functions
-from .graph import PartitionedGraph, install
+from .graph import PartitionedGraph, install, is_batch
 from .partitioned_edges import PartitionedEdges
 from .partitioned_index import PartitionedIndex
 from .small_graph import small_parts
@@ -156,6 +156,8 @@ def _contents(g: Any) -> dict[str, Any]:
             key = f"{owner}.data[{name!r}]"
             contents[key] = "a column of a store" if is_of_store else materialize(column.data)
     contents |= {f"g.{name}": value for name, value in user_attributes(g).items()}
+    for name, counts in _batch_numbers(g).items():
+        contents |= {f"g.{name}({owner!r})": count for owner, count in counts.items()}
     refuse_partitioned(contents)
     for key, values in contents.items():
         if isinstance(values, Tensor) and values.requires_grad:
@@ -213,14 +215,25 @@ def _make_graph(parts: FullGraph, idtype: torch.dtype) -> PartitionedGraph:
 
 
 def _copy_frames(g: DGLGraph, graph: PartitionedGraph, parts: FullGraph) -> None:
-    """Gives the graph this rank's rows of the data of `g`, and the attributes that users set."""
+    """Gives the graph this rank's rows of the data of `g`, the numbers of nodes and edges of the
+    graphs of a batch, and the attributes that users set.
+    """
     for ntype, frame in zip(g.ntypes, g._node_frames, strict=True):
         rows = functools.partial(parts.node_rows, node_type=ntype)
         _copy_columns(frame, graph.nodes[ntype].data, rows)
     for etype, frame in zip(g.canonical_etypes, g._edge_frames, strict=True):
         rows = functools.partial(parts.edge_rows, edge_type=etype)
         _copy_columns(frame, graph.edges[etype].data, rows)
+    for name, counts in _batch_numbers(g).items():
+        on_device = {owner: count.to(graph.device) for owner, count in counts.items()}
+        setattr(graph, f"_{name}", on_device)
     graph.__dict__.update(user_attributes(g))
+
+
+def _batch_numbers(g: DGLGraph) -> dict[str, dict[Any, Tensor]]:
+    """Returns the numbers of nodes and edges of each graph of a batch, by type; none of a graph."""
+    names = ("batch_num_nodes", "batch_num_edges")
+    return {name: getattr(g, f"_{name}") for name in names if is_batch(getattr(g, f"_{name}"))}
 
 
 def _copy_columns(frame: Frame, data: Any, rows: Callable[[Any], Tensor]) -> None:

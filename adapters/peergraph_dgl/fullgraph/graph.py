@@ -61,6 +61,11 @@ def _init(
         graph.__class__ = PartitionedGraph
 
 
+def is_batch(counts: Mapping[Any, Tensor] | None) -> bool:
+    """Returns whether numbers of nodes or edges, by type, are those of several graphs."""
+    return counts is not None and any(count.numel() != 1 for count in counts.values())
+
+
 class PartitionedGraph(DGLGraph):  # type: ignore[misc]
     """A DGLGraph of which each rank holds some nodes, their data and their in-edges.
 
@@ -73,6 +78,7 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
 
     _graph: PartitionedIndex
     _edge_frames: list[Any]
+    _batch_num_edges: dict[Any, Tensor] | None
 
     # Types, degrees and ids
 
@@ -204,11 +210,12 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
 
     def _keep_edges(self, layouts: Mapping[int, RowLayout], store_ids: bool) -> None:
         """Leaves selections of the edges of some types, with their data. Collective."""
-        if self._batch_num_edges is not None:
+        if is_batch(self._batch_num_edges):
             raise NotImplementedError(
                 "edges of a batch of graphs that is partitioned: change them before "
                 "peergraph_dgl.full_graph()"
             )
+        self._batch_num_edges = None  # DGL keeps the number of one graph
         lists, frames = list(self._graph.edge_lists), list(self._edge_frames)
         for etid, layout in layouts.items():
             before = lists[etid].structure.edge_layout

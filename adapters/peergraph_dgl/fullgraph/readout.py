@@ -1,64 +1,93 @@
-"""Readouts of a partitioned graph: sums and extrema over all of its nodes or edges."""
+"""Readouts of a partitioned graph: sums and extrema over the nodes or edges of all ranks.
+
+A batch of graphs is partitioned as one graph. Its graphs are segments of the rows.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedTensor
+from peergraph.fullgraph import PartitionedTensor, from_local
 
 
 def reduce_all_rows(op: str, values: PartitionedTensor, offsets: Tensor) -> Tensor:
-    """Reduces the rows of all ranks. Collective.
+    """Reduces the rows of each segment over all ranks. Collective.
 
     Args:
         op: ``sum``, ``max`` or ``min``.
         values: [rows, *features].
-        offsets: [2], the only segment; a batch of graphs has more.
+        offsets: [segments + 1] where segments begin, and the number of rows.
 
     Returns:
-        [1, *features], equal on all ranks.
-
-    Raises:
-        NotImplementedError: there are several segments.
+        [segments, *features], equal on all ranks; zeros for segments without rows. The gradient of
+        an extremum is that of the first row that has it, as in DGL.
     """
-    check_segments(offsets.numel() - 1)
+    segments, count = _segments(values, offsets), offsets.numel() - 1
     if op == "sum":
-        return values.sum(0, keepdim=True)
-    return values.amax(0, keepdim=True) if op == "max" else values.amin(0, keepdim=True)
+        return _sums(values, segments, count)
+    chosen = torch.where(_is_extremum(op, values, segments, count), values, 0)
+    return _sums(chosen, segments, count)
 
 
 def softmax_all_rows(lengths: Tensor, values: PartitionedTensor) -> Tensor:
-    """Returns the softmax of each feature over the rows of all ranks. Collective.
+    """Returns the softmax of each feature over the rows of each segment. Collective.
 
     Args:
-        lengths: [1], of the only segment.
+        lengths: [segments] numbers of rows.
         values: [rows, *features].
-
-    Raises:
-        NotImplementedError: there are several segments.
     """
-    check_segments(lengths.numel())
-    powers = (values - values.detach().amax(0, keepdim=True)).exp()
-    return powers / powers.sum(0, keepdim=True)
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    segments, count = _segments(values, offsets), lengths.numel()
+    powers = (values - _extrema("max", values.detach(), segments, count)[segments]).exp()
+    return powers / _sums(powers, segments, count)[segments]
 
 
-def broadcast_to_rows(values: Tensor, ids: Tensor) -> Tensor:
-    """Returns the values of the whole graph for each node or edge, partitioned as their `ids`.
+def broadcast_to_rows(values: Tensor, rows: PartitionedTensor, lengths: Tensor) -> Tensor:
+    """Returns the values of its segment for each node or edge.
 
     Args:
-        values: [1, *features], equal on all ranks, or [*features].
-        ids: [rows], partitioned.
+        values: [segments, *features], equal on all ranks; of one segment [*features], too.
+        rows: [rows] of the nodes or edges.
+        lengths: [segments] numbers of rows.
     """
-    values = values if values.shape[:1] == (1,) else values.unsqueeze(0)
-    zeros = torch.zeros_like(ids, dtype=values.dtype)
-    return zeros.view(-1, *[1] * (values.dim() - 1)) + values
+    if lengths.numel() == 1 and values.shape[:1] != (1,):
+        values = values.unsqueeze(0)
+    return values[_segments(rows, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))]
 
 
-def check_segments(count: int) -> None:
-    """Raises NotImplementedError for several graphs of a batch."""
-    if count != 1:
-        raise NotImplementedError(
-            f"a readout of {count} segments of partitioned rows: a batch of graphs is partitioned "
-            "as one graph; select the rows of each with a mask"
-        )
+def _segments(values: PartitionedTensor, offsets: Tensor) -> Tensor:
+    """Returns the segment of each row, partitioned as `values`."""
+    ends = offsets[1:].to(values.device, torch.int64)
+    return torch.bucketize(_positions(values), ends, right=True)
+
+
+def _positions(values: PartitionedTensor) -> PartitionedTensor:
+    """Returns the position of each row among those of all ranks."""
+    return from_local(values.row_layout.positions, values.row_layout)
+
+
+def _sums(values: Tensor, segments: Tensor, count: int) -> Tensor:
+    return values.new_zeros(count, *values.shape[1:]).index_add(0, segments, values)
+
+
+def _extrema(op: str, values: Tensor, segments: Tensor, count: int) -> Tensor:
+    """Returns the extrema of each segment, without NaN as in DGL, and without gradients."""
+    flat = values.flatten(1) if values.dim() > 1 else values.unsqueeze(1)
+    if flat.is_floating_point():
+        least = -torch.inf if op == "max" else torch.inf
+        flat = flat.nan_to_num(least, posinf=torch.inf, neginf=-torch.inf)
+    wide = segments.unsqueeze(1).expand(-1, flat.shape[1])
+    result = flat.new_zeros(count, flat.shape[1]).scatter_reduce(
+        0, wide, flat, "amax" if op == "max" else "amin", include_self=False
+    )
+    return result.view(count, *values.shape[1:])
+
+
+def _is_extremum(op: str, values: PartitionedTensor, segments: Tensor, count: int) -> Tensor:
+    """Returns whether a row is the first of its segment that has the extremum, by feature."""
+    rows = values.detach()
+    positions = _positions(values).view(-1, *[1] * (rows.dim() - 1))
+    is_extremum = rows == _extrema(op, rows, segments, count)[segments]
+    candidates = torch.where(is_extremum, positions, rows.shape[0])
+    return is_extremum & (candidates == _extrema("min", candidates, segments, count)[segments])

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import compat
 from .graph import PartitionedGraph
-from .readout import broadcast_to_rows, check_segments
+from .readout import broadcast_to_rows
 
 _patches = compat.new_patches()
 
@@ -48,8 +48,7 @@ def _broadcast_nodes(
 ) -> Any:
     if not isinstance(graph, PartitionedGraph):
         return original(graph, graph_feat, ntype=ntype)
-    check_segments(graph.batch_size)
-    return broadcast_to_rows(graph_feat, graph.nodes(ntype))
+    return broadcast_to_rows(graph_feat, graph.nodes(ntype), graph.batch_num_nodes(ntype))
 
 
 def _broadcast_edges(
@@ -57,8 +56,8 @@ def _broadcast_edges(
 ) -> Any:
     if not isinstance(graph, PartitionedGraph):
         return original(graph, graph_feat, etype=etype)
-    check_segments(graph.batch_size)
-    return broadcast_to_rows(graph_feat, graph.edges("eid", etype=etype))
+    rows = graph.edges("eid", etype=etype)
+    return broadcast_to_rows(graph_feat, rows, graph.batch_num_edges(etype))
 
 
 def _refuse(name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

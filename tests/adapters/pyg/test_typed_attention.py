@@ -43,7 +43,9 @@ def kind(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def layer(kind: Any, aggr: str | None = "sum", mixed: bool = False, **options: Any) -> HeteroConv:
+def layer(
+    kind: Any = GATConv, aggr: str | None = "sum", mixed: bool = False, **options: Any
+) -> HeteroConv:
     """One layer for each edge type; with `mixed`, a SAGE layer in the place of the second."""
     convs = {}
     loops = options.pop("add_self_loops", False)
