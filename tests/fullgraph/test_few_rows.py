@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch_geometric.data import Data
 
 import peergraph_pyg
@@ -111,7 +112,15 @@ ORDERS: dict[str, Callable[[Tensor], Tensor]] = {
     "roll": lambda x: x.t().roll(1, 0),
     "halves": lambda x: F.glu(x.t(), 0),
     "activation": lambda x: F.elu(x.t()),
+    "activation with bits": lambda x: F.relu(x.t().clone().requires_grad_()).detach(),
+    "largest": lambda x: x.t().topk(3, 0).values,
+    "sorted": lambda x: x.t().sort(0).values,
+    "one of several": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).max(0).values,
+    "heads": lambda x: torch.einsum("nhd,hdk->nhk", x.view(-1, 2, 2), _WEIGHT),
+    "heads last": lambda x: torch.einsum("nhd,hkd->nkh", x.view(-1, 2, 2), _WEIGHT),
+    "scores of heads": lambda x: torch.einsum("nhd,hd->nh", x.view(-1, 2, 2), _WEIGHT[0]),
 }
+_WEIGHT = torch.arange(8.0, dtype=torch.float64).view(2, 2, 2).sin()
 WRITTEN: dict[str, Callable[[Tensor], Tensor]] = {
     "flat": lambda y: y.reshape(-1),
     "contiguous": lambda y: y.contiguous(),
@@ -139,6 +148,59 @@ def write_differences(counts: list[int]) -> list[str]:
 @pytest.mark.parametrize("counts", [[7, 1, 1], [8, 1, 0], [1, 1, 3]])
 def test_ranks_agree_on_views_and_copies(counts: list[int]) -> None:
     assert not any(run_ranks(write_differences, 3, counts))
+
+
+# Functions of rows [n, 4] with several results.
+SEVERAL: dict[str, Callable[[Tensor], Any]] = {
+    "topk": lambda x: x.t().topk(2, 0),
+    "sort": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).sort(0),
+    "max": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).max(1),
+    "kthvalue": lambda x: x.view(-1, 2, 2).permute(2, 0, 1).kthvalue(1, 0),
+    "cummax": lambda x: x.t().cummax(0),
+    "var_mean": lambda x: torch.var_mean(x.view(-1, 2, 2).permute(1, 2, 0), 0),
+    "aminmax": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).aminmax(dim=0),
+    "layer norm": lambda x: torch.ops.aten.native_layer_norm(
+        x.view(-1, 2, 2).transpose(1, 2), (2,), None, None, 1e-5
+    ),
+    "frexp": lambda x: torch.frexp(x.t()),
+    "split": lambda x: x.t().exp().split(2, 0),
+    "columns": lambda x: x.view(-1, 2, 2).permute(1, 2, 0).exp().unbind(1),
+    "softmax over rows": lambda x: [x.t().softmax(1), x.t().log_softmax(1)],
+    "number": lambda x: [torch.copysign(x.t(), x.new_ones(())), x.t().floor_divide(x.new_ones(()))],
+    "limited norms": lambda x: [x.t().renorm(2, 0, 1.0)],
+    "written columns": lambda x: [x.t().index_copy(0, torch.tensor([1]), x.t()[:1])],
+    "views of heads": lambda x: [
+        torch.einsum("nhd,hdk->nhk", x.view(-1, 2, 2), _WEIGHT).transpose(0, 1).flatten(1),
+        torch.einsum("nhd,hdk->nhk", x.view(-1, 2, 2), _WEIGHT).transpose(1, 2).unsqueeze(0),
+    ],
+}
+
+
+def stride_differences(counts: list[int]) -> list[str]:
+    """Returns results whose dimensions are in another order in memory than torch's."""
+    layout = RowLayout.from_order(Group.current(), torch.arange(sum(counts)).flip(0), counts)
+    plain = torch.arange(sum(counts) * 4.0, dtype=torch.float64).view(-1, 4).cos()
+    texts = []
+    for name, function in (*ORDERS.items(), *SEVERAL.items()):
+        pairs = zip(
+            *(tree_leaves(function(x)) for x in (distribute(plain, layout), plain)), strict=True
+        )
+        for number, (result, expected) in enumerate(pairs):
+            if not hasattr(result, "row_layout"):
+                continue
+            if result.stride() != expected.stride():
+                texts.append(f"{name}, {number}: {result.stride()}, right is {expected.stride()}")
+            assert torch.allclose(result.full_tensor().double(), expected.double())
+            result.transpose(0, -1).contiguous().add_(1)
+            expected.transpose(0, -1).contiguous().add_(1)
+            if not torch.allclose(result.full_tensor().double(), expected.double()):
+                texts.append(f"{name}, {number}: a write reaches other elements")
+    return texts
+
+
+@pytest.mark.parametrize("counts", [[7, 1, 1], [8, 1, 0], [1, 1, 3], [0, 0, 5]])
+def test_results_have_the_strides_of_torch(counts: list[int]) -> None:
+    assert not any(texts := run_ranks(stride_differences, 3, counts)), texts
 
 
 def fetch_bad_ids(bad: int) -> tuple[str, float]:

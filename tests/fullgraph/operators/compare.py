@@ -14,6 +14,7 @@ import peergraph_pyg
 from peergraph.fullgraph.offload.functions.gathering import store_resident
 from peergraph.fullgraph.offload.rows.user_rows import is_offloaded
 from peergraph.fullgraph.tensor.conversions import distribute
+from peergraph.fullgraph.tensor.row_copies import as_view
 from tests.fullgraph.fuzz.outcomes import is_named
 from tests.fullgraph.operators.calls import Call, Extent, calls
 from tests.fullgraph.operators.operator_list import operators
@@ -150,7 +151,8 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
     else:
         refused = None
     try:
-        results = list(map(_whole, call.run(nodes.rows)))
+        of_rows = call.run(nodes.rows)
+        results = list(map(_whole, of_rows))
     except Exception as error:
         if refused is not None:
             return "both raise", ""
@@ -165,6 +167,7 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
         return "only torch raises", f"{type(refused).__name__}: {refused}"
     if len(results) != len(right):
         return "differs", f"{len(results)} results, right are {len(right)}"
+    orders = [list(map(_order_in_memory, values)) for values in (of_rows, right)]
     right = list(map(_whole, right))
     if call.operator == "topk" and not _selects_values(call, *results[:2]):
         return "differs", f"indices {results[1].flatten()[:6].tolist()} are not those of the values"
@@ -172,6 +175,9 @@ def _end_of(call: Call, nodes: Nodes) -> tuple[str, str]:
         if call.operator == "topk" and number == 1:
             continue  # torch leaves open which of equal values it chooses, and in which order
         difference = _difference(value, expected)
+        order, right_order = (values[number] for values in orders)
+        if not difference and None not in (order, right_order) and order != right_order:
+            difference = f"has dimensions in memory as strides {order}, right is {right_order}"
         if difference:
             return "differs", f"result {number} {difference}"
     return "equal", ""
@@ -194,6 +200,15 @@ def _whole(value: Any) -> Any:
     with torch.no_grad():
         value = value.detach()
         return (value.full_tensor() if hasattr(value, "full_tensor") else value).cpu()
+
+
+def _order_in_memory(value: Any) -> list[int] | None:
+    """Returns strides that are equal where functions such as `reshape` copy the same tensors."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided or not value.numel():
+        return None
+    number = torch.zeros(())
+    view = as_view(number.expand(value.shape), value.shape, value.shape, value.stride())
+    return [step for step, size in zip(view.stride(), value.shape, strict=True) if size > 1]
 
 
 def _difference(value: Any, right: Any) -> str:

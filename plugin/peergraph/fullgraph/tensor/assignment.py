@@ -281,7 +281,8 @@ def index_copy_(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
 @function_rule(torch.index_copy, Tensor.index_copy, anywhere=True)
 def index_copy(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
     """:func:`index_copy_` of a copy."""
-    return index_copy_(input.clone(), dim, index, source)
+    copy = input.clone(memory_format=torch.contiguous_format)
+    return index_copy_(copy, dim, index, source)
 
 
 @function_rule(Tensor.index_fill_, anywhere=True)

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import RULES
+from peergraph.fullgraph.tensor.row_copies import as_view
 
 aten = torch.ops.aten
 
@@ -45,9 +46,12 @@ for _op in (aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty):
 def new_empty_strided(
     x: PartitionedTensor, size: Sequence[int], stride: Sequence[int], **kwargs: Any
 ) -> Tensor:
-    """As `new_empty`: in memory, local rows are contiguous."""
+    """As `new_empty`, of a given order in memory."""
     result: Tensor = RULES[aten.new_empty.default](x, size, **kwargs)
-    return result
+    if not isinstance(result, PartitionedTensor):
+        return x._local.new_empty_strided(size, stride, **kwargs)
+    local = as_view(result._local, result._local.shape, size, stride)
+    return wrap(local, result.row_layout, result.partitioned_dim, stride)
 
 
 RULES[aten.new_empty_strided.default] = new_empty_strided

@@ -347,7 +347,7 @@ def softmax(of: OverRows) -> PartitionedTensor:
     exponentials = shifted.exp()
     total = of.all_reduce(exponentials.sum(of.dims, True))
     local = shifted - total.log() if "log" in of.name else exponentials / total
-    return wrap(local, x.row_layout, x.partitioned_dim)
+    return wrap(local.contiguous(), x.row_layout, x.partitioned_dim)
 
 
 @over_rows(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
@@ -359,4 +359,5 @@ def softmax_backward(of: OverRows) -> PartitionedTensor:
         local = g - y.exp() * of.all_reduce(g.sum(of.dims, True))
     else:
         local = y * (g - of.all_reduce((g * y).sum(of.dims, True)))
-    return wrap(local.to(of.options["input_dtype"]), grad.row_layout, grad.partitioned_dim)
+    local = local.to(of.options["input_dtype"]).contiguous()  # as torch's kernel
+    return wrap(local, grad.row_layout, grad.partitioned_dim)

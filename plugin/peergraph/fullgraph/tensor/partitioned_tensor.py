@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from peergraph.fullgraph.tensor.arguments import (
     of_rule,
     writes_first,
 )
-from peergraph.fullgraph.tensor.few_rows import strides_in_torch
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.registry import (
     FUNCTION_RULES,
@@ -26,6 +26,11 @@ from peergraph.fullgraph.tensor.registry import (
     RULES,
     Rule,
     find_rule,
+)
+from peergraph.fullgraph.tensor.result_strides import (
+    returns_views,
+    strides_in_torch,
+    strides_of_all,
 )
 from peergraph.fullgraph.tensor.row_copies import as_view, changes_of, follow_change
 from peergraph.fullgraph.tensor.row_tensor import RowTensor
@@ -163,17 +168,43 @@ class PartitionedTensor(Uncompiled):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         rule = _DISPATCHED.get(func) or _dispatched(func)
         result = rule(*args, **kwargs) if kwargs else rule(*args)
-        if type(result) is PartitionedTensor and result.row_layout.local_count < 2:
-            return _with_strides(result, strides_in_torch(func, args, kwargs or {}, result))
+        if type(result) is PartitionedTensor:
+            if result.row_layout.local_count > 1:
+                return result
+            return _with_strides(func, args, kwargs or {}, [result])[0]
+        if type(result) in (tuple, list) and any(type(p) is PartitionedTensor for p in result):
+            return type(result)(_with_strides(func, args, kwargs or {}, result))
         return result
 
 
-def _with_strides(result: PartitionedTensor, strides: tuple[int, ...] | None) -> PartitionedTensor:
-    """Returns the tensor with these strides, or as it is for None. It has at most one local row."""
-    if strides is None or strides == result.stride():
+def _with_strides(func: OpOverload, args: Any, kwargs: Any, results: Sequence[Any]) -> Any:
+    """Returns results of a rule with the strides that torch gives them.
+
+    Where all is contiguous, or a rank has more rows than one, they have them.
+    """
+    layout = next(part.row_layout for part in results if type(part) is PartitionedTensor)
+    if layout.local_count > 1 or func._schema.is_mutable:
+        return results
+    if all(map(_is_contiguous, (*results, *args, *kwargs.values()))):
+        return results
+    strides = strides_in_torch(func, args, kwargs, results)
+    return results if strides is None else list(map(_strided, results, strides, repeat(func)))
+
+
+def _is_contiguous(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return all(map(_is_contiguous, value))
+    return not isinstance(value, Tensor) or value.layout != torch.strided or value.is_contiguous()
+
+
+def _strided(result: Any, strides: Sequence[int], func: OpOverload) -> Any:
+    """Returns a result that has these strides, of at most one local row."""
+    if type(result) is not PartitionedTensor or tuple(strides) == result.stride():
         return result
-    local = as_view(result._local, result._local.shape, result.shape, strides)
-    return wrap(local, result.row_layout, result.partitioned_dim)
+    local = result._local
+    if not returns_views(func):
+        local = as_view(local, local.shape, result.shape, strides)
+    return wrap(local, result.row_layout, result.partitioned_dim, strides)
 
 
 _DISPATCHED: dict[OpOverload, Rule] = {}
@@ -248,12 +279,15 @@ def is_written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
-def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+def wrap(
+    local: Tensor, layout: RowLayout, dim: int, strides: Sequence[int] | None = None
+) -> PartitionedTensor:
     """Returns a partitioned tensor of these local rows, without autograd's history.
 
     Args:
         local: this rank's rows: `layout.local_count` along `dim`; not copied.
         dim: not negative.
+        strides: of a tensor of all rows; None: as the rows lie in memory.
     """
     if local._is_zerotensor():  # of derivatives that are zero; its memory does not exist
         local = torch.zeros(local.shape, dtype=local.dtype, device=local.device)
@@ -261,7 +295,8 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     size = (*shape[:dim], layout.size, *shape[dim + 1 :]) if dim else (layout.size, *shape[1:])
     # Of one row or none, any strides are contiguous; ranks must not differ in theirs.
     is_contiguous = layout.local_count > 1 and local.is_contiguous()
-    strides = None if is_contiguous else _global_strides(local, layout, dim)
+    if strides is None and not is_contiguous:
+        strides = strides_of_all(local, layout.size, dim)
     result: PartitionedTensor
     if torch.is_inference_mode_enabled() and not local.is_inference():
         # A view in inference mode of a tensor that was made outside is a normal tensor.
@@ -288,18 +323,3 @@ def apply_to_rows(function: type[torch.autograd.Function], *args: Any) -> Any:
     """
     with _DisableTorchFunction():
         return function.apply(*args)  # type: ignore[no-untyped-call]
-
-
-def _global_strides(local: Tensor, layout: RowLayout, dim: int) -> list[int]:
-    """The strides of a tensor of all rows that lies in memory as the local one does."""
-    strides = list(local.stride())
-    rows = max(layout.local_count, 1)
-    step = strides[dim]
-    if step == 0:
-        return strides
-    return [
-        stride * layout.size // rows
-        if stride > step or (stride == step and place < dim)
-        else stride
-        for place, stride in enumerate(strides)
-    ]

@@ -18,37 +18,16 @@ from peergraph.fullgraph.tensor.arguments import (
 )
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.pointwise_names import is_pointwise
 from peergraph.fullgraph.tensor.registry import Rule, chunk_rule, family, rule
 
 _SCALARS = (int, float, bool, type(None), str)
-
-# Pointwise operations without the tag, or tagged only in later versions of torch.
-UNTAGGED = {
-    f"aten::{name}"
-    for name in (
-        *("clone", "alias", "detach", "lift_fresh", "positive", "_to_copy"),
-        *("copy_", "fill_", "zero_", "fill", "zero", "copy", "_conj", "conj_physical"),
-        *("zeros_like", "ones_like", "empty_like", "full_like"),
-        *("threshold_backward", "gelu_backward", "silu_backward", "mish_backward"),
-        *("elu_backward", "leaky_relu_backward", "hardtanh_backward", "softplus_backward"),
-        *("hardswish_backward", "hardsigmoid_backward", "sigmoid_backward", "tanh_backward"),
-        *("logit_backward", "softshrink_backward"),
-        *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
-        *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
-        *("floor_divide", "heaviside", "masked_fill", "threshold"),
-        *("complex", "polar"),
-        *("celu", "hardsigmoid", "mish", "rrelu_with_noise_backward"),
-    )
-}
 
 
 @family
 def pointwise(overload: OpOverload) -> Rule | None:
     """The rule of a pointwise operation, in place or not; of random ones there is none here."""
-    random = torch.Tag.nondeterministic_seeded in overload.tags
-    name = overload._schema.name
-    listed = name in UNTAGGED or name.removesuffix("_") in UNTAGGED
-    if random or not (listed or torch.Tag.pointwise in overload.tags):
+    if not is_pointwise(overload):
         return None
     if overload._schema.is_mutable:
         return _in_place(overload)

@@ -75,6 +75,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
         and input.requires_grad
         and torch.is_grad_enabled()
         and input.dtype in FEATURE_DTYPES
+        and input.is_contiguous()  # torch's result has the order of others in memory
     ):
         result: tuple[Tensor, Tensor] = Relu.apply(input)
         return result[0]

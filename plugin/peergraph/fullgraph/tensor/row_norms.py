@@ -153,7 +153,7 @@ def renorm(input: Any, p: float, dim: int, maxnorm: float) -> Tensor:
     others = [d for d in range(input.dim()) if d != dim % input.dim()]
     norm = torch.linalg.vector_norm(input, p, others, keepdim=True)
     factor = torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), torch.ones_like(norm))
-    result: Tensor = input * factor
+    result: Tensor = (input * factor).contiguous()
     return result
 
 

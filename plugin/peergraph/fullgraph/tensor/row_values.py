@@ -51,7 +51,7 @@ def nonzero(x: PartitionedTensor) -> Tensor:
     mine[:, 0] = x.row_layout.positions[mine[:, 0]]
     places = torch.cat(x.row_layout.group.all_gather(mine.cpu()))
     order = places[:, 0].sort(stable=True).indices  # all places in a row are of one rank, in order
-    return places[order].to(x._local.device)
+    return places.t().index_select(1, order).to(x._local.device).t()  # each dimension's together
 
 
 @function_rule(torch.unique, Tensor.unique)
