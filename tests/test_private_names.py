@@ -143,6 +143,7 @@ SCALER = lambda: torch.amp.GradScaler("cpu")  # noqa: E731
 KNOWN: dict[str, Callable[[], Any]] = {
     "_BatchNorm": _torch("torch.nn.modules.batchnorm"),
     "_C": _torch("torch"),
+    "_conj": _torch("torch.ops.aten"),
     "_comm_hooks": lambda: _of_distributed("_comm_hooks"),
     "_delay_all_reduce_params": lambda: _of_distributed("_delay_all_reduce_params"),
     "_DropoutNd": _torch("torch.nn.modules.dropout"),

@@ -8,13 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch_geometric.data import Data
 
+import peergraph_pyg
 from peergraph.fullgraph import distribute
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
+
+
+def _complex(i: Inputs) -> Tensor:
+    return torch.complex(i.x, i.y * 2)
 
 
 def in_place_chain(i: Inputs) -> Tensor:
@@ -144,6 +150,12 @@ CASES: dict[str, Case] = {
     "clone": lambda i: i.x.clone() + i.x.contiguous(),
     "isin": lambda i: torch.isin(i.labels, torch.tensor([1, 3]).to(i.w.device)),
     "glu": lambda i: F.glu(i.x, dim=-1),
+    "conjugates": lambda i: (lambda z: (z * z.conj() * (2 - 1j)).real + z.conj().imag)(_complex(i)),
+    "sums of conjugates": lambda i: (_complex(i) * _complex(i).exp().conj()).sum(0).abs(),
+    "product with a conjugate": lambda i: (_complex(i).mH @ _complex(i)).abs(),
+    "rows of a conjugate": lambda i: torch.view_as_real(_complex(i).conj().resolve_conj()).flatten(
+        1
+    ),
     "complex chain": lambda i: (
         torch.sigmoid(i.x) * torch.tanh(i.y) + F.gelu(i.x, approximate="tanh")
     ),
@@ -165,6 +177,30 @@ def _write_what_is_read() -> str:
 def test_all_ranks_refuse_to_read_what_is_written() -> None:
     """torch refuses it by sizes: of one row of a rank, and not of two."""
     assert len(set(run_ranks(_write_what_is_read, 3))) == 1
+
+
+def _write_conjugate(offload: bool) -> None:
+    options = {"offload": True, "num_chunks": 2} if offload else {}
+    edges = torch.zeros(2, 1, dtype=torch.int64)
+    graph = peergraph_pyg.full_graph(Data(edge_index=edges, x=torch.ones(5, 2)), **options)
+    z = torch.complex(graph.x, graph.x)
+    first, second = z.conj(), z.conj()
+    for written in (z, first):
+        with pytest.raises(NotImplementedError, match="conj_physical"):
+            written.mul_(2)
+    del first, second
+    z = torch.complex(graph.x, graph.x * 0 + 2)
+    copy = torch.conj_physical(z)
+    z.mul_(3)
+    assert torch.equal(copy.full_tensor(), torch.full((5, 2), 1 - 2j))
+    assert torch.equal(z.full_tensor(), torch.full((5, 2), 3 + 6j))
+    with pytest.raises(NotImplementedError, match="rows of complex numbers"):
+        z.norm()
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_conjugate_is_not_written_unnoticed(offload: bool) -> None:
+    run_ranks(_write_conjugate, 2, offload)
 
 
 @pytest.mark.parametrize("world_size", GPU_NUMBERS)

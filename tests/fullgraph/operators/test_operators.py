@@ -9,7 +9,7 @@ from peergraph.testing import run_ranks
 from tests.fullgraph.operators.calls import Extent
 from tests.fullgraph.operators.compare import compare
 
-_DTYPES = [torch.float64]
+_DTYPES = [torch.float64, torch.complex128]
 
 
 @pytest.mark.timeout(280)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -12,6 +13,8 @@ from peergraph.fullgraph.exchange.transport import ReduceOp, reductions_of
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import Rule, family, register_in
+
+aten = torch.ops.aten
 
 # Operations with an argument `dim`, without which they take all dimensions.
 _NAMES = {
@@ -30,6 +33,12 @@ _NAMES = {
         *("prod", "logsumexp", "norm", "linalg_vector_norm", "var", "std", "var_mean"),
         *("std_mean", "glu", "glu_backward", "_is_any_true", "_is_all_true"),
     )
+}
+
+# Those whose rules along the partitioned dimension take complex numbers.
+_OF_COMPLEX_ROWS = {
+    *(aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims),
+    *(aten.count_nonzero.default, aten.count_nonzero.dim_IntList),
 }
 
 
@@ -83,6 +92,11 @@ def along_columns(overload: OpOverload) -> Rule | None:
             rule = OVER_ROWS.get(overload)
             if rule is None:
                 not_implemented(overload, "it runs along the partitioned dimension")
+            if x._local.is_complex() and overload not in _OF_COMPLEX_ROWS:
+                reason = (
+                    "it runs over rows of complex numbers: use x.abs() or torch.view_as_real(x)"
+                )
+                not_implemented(overload, reason)
             return rule(OverRows(schema.name.removeprefix("aten::"), x, dims, keepdim, options))
         local_args = [_local_of(overload, x, arg) for arg in args]
         result = overload(*local_args, **kwargs)

@@ -254,5 +254,6 @@ def with_moved_rows(
     first = error.size[0]
     moved: Any = redistribute(x, error.row_layout.blocks(first).repeat(count // max(first, 1)))
     if moved._local.untyped_storage()._cdata != x._local.untyped_storage()._cdata:
-        refuse_writes(x._local, moved._local)
+        reason = "rows of a list of ids that another tensor is a view of are changed"
+        refuse_writes(x._local, moved._local, reason)
     return (moved, *args[1:]), kwargs

@@ -10,7 +10,7 @@ _UNTAGGED = {
     f"aten::{name}"
     for name in (
         *("clone", "alias", "detach", "lift_fresh", "positive", "_to_copy"),
-        *("copy_", "fill_", "zero_", "fill", "zero", "copy", "_conj", "conj_physical"),
+        *("copy_", "fill_", "zero_", "fill", "zero", "copy", "conj_physical"),
         *("zeros_like", "ones_like", "empty_like", "full_like"),
         *("threshold_backward", "gelu_backward", "silu_backward", "mish_backward"),
         *("elu_backward", "leaky_relu_backward", "hardtanh_backward", "softplus_backward"),

@@ -110,6 +110,9 @@ def follow_change(local: Tensor) -> None:
 
 def _follow(memory: Any, origin: Any) -> None:
     notes = memory.__dict__
+    for other, reason in notes.get("frozen_by", ()):
+        if other() is not None:
+            not_implemented("assignment", reason)
     if "row_changes" in notes:
         notes["row_changes"][0] += 1
     if "write_rows" in notes:
@@ -128,19 +131,14 @@ def _follow(memory: Any, origin: Any) -> None:
             _follow(below, memory)
 
 
-def refuse_writes(local: Tensor, copy: Tensor) -> None:
-    """Lets writes into either of two tensors raise NotImplementedError while both are in use."""
+def refuse_writes(local: Tensor, copy: Tensor, reason: str) -> None:
+    """Lets writes into either of two tensors raise NotImplementedError while both are in use.
+
+    Args:
+        local, copy: local rows, and a copy of them that stands for a view.
+        reason: what cannot be done.
+    """
     memories: Any = local.untyped_storage(), copy.untyped_storage()
     for memory, other in (memories, memories[::-1]):
-        memory.write_rows = _Refusal(ref(other))
-
-
-class _Refusal:
-    def __init__(self, other: Any) -> None:
-        self.other = other
-
-    def __call__(self) -> None:
-        if self.other() is not None:
-            not_implemented(
-                "assignment", "rows of a list of ids that another tensor is a view of are changed"
-            )
+        present = [pair for pair in getattr(memory, "frozen_by", ()) if pair[0]() is not None]
+        memory.frozen_by = [*present, (ref(other), reason)]

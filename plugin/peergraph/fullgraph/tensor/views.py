@@ -14,7 +14,7 @@ from peergraph.fullgraph.tensor.arguments import SplitRowsError, not_implemented
 from peergraph.fullgraph.tensor.chunk_rows import ChunkRows, serves_chunks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import chunk_rule, rule
-from peergraph.fullgraph.tensor.row_copies import copied_rows
+from peergraph.fullgraph.tensor.row_copies import copied_rows, refuse_writes
 from peergraph.fullgraph.tensor.unrecorded_views import memory_of_view
 
 aten = torch.ops.aten
@@ -141,10 +141,19 @@ def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> Par
     return x.with_rows(x._local.squeeze(removed), moved)
 
 
+@rule(aten._conj.default)
+def conjugate(x: PartitionedTensor) -> PartitionedTensor:
+    """The conjugate of complex numbers, as a copy: rules read the memory of rows as it is."""
+    copy = x._local.conj_physical()
+    reason = "x.conj() is a view of the tensor that is changed; use torch.conj_physical(x)"
+    refuse_writes(x._local, copy, reason)
+    return wrap(copy, x.row_layout, x.partitioned_dim)
+
+
 @rule(aten.view_as_real.default)
 def view_as_real(x: PartitionedTensor) -> PartitionedTensor:
     """Real and imaginary parts in a last dimension."""
-    return wrap(aten.view_as_real(x._local.resolve_conj()), x.row_layout, x.partitioned_dim)
+    return wrap(aten.view_as_real(x._local), x.row_layout, x.partitioned_dim)
 
 
 @rule(aten.view_as_complex.default)

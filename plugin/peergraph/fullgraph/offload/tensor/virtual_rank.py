@@ -135,11 +135,12 @@ def partial_sum(tensor: Tensor, op: ReduceOp) -> Tensor:
 
     The parts are added up over chunks and ranks afterwards.
     """
-    if op != "sum" or not tensor.is_floating_point():
+    if op != "sum" or not (tensor.is_floating_point() or tensor.is_complex()):
         refuse_other_rows()
     return tensor
 
 
 def no_number(tensor: Tensor, op: ReduceOp) -> Tensor:
     """The reduction in a dry run: NaN, which shows where results of reductions are used."""
-    return torch.full_like(partial_sum(tensor, op), float("nan"))
+    number = complex("nan+nanj") if tensor.is_complex() else float("nan")
+    return torch.full_like(partial_sum(tensor, op), number)
