@@ -39,9 +39,7 @@ def strides_in_torch(
         results: partitioned ones.
     """
     try:
-        if is_pointwise(overload) and not any(
-            value.alias_info for value in overload._schema.returns
-        ):
+        if is_pointwise(overload) and not returns_views(overload):
             return _strides_of_few(overload, args, kwargs, results)
         return _strides_on_meta(overload, args, kwargs, results)
     except Exception:  # its shape depends on values, or only kernels know it
