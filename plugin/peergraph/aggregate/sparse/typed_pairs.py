@@ -223,6 +223,11 @@ class BlockPairs(TypedPairs):
     def _matrices(self) -> list[EdgeMatrix]:
         return [self.matrix, self.sums]
 
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        rows = [tensor for tensor in self.rows if isinstance(tensor, Tensor)]
+        return [*super().tensors(), *rows, self.row_places, *self.cuts]
+
 
 def _starts(lengths: Sequence[int]) -> list[int]:
     """Returns the start of each length, and the end of all."""
