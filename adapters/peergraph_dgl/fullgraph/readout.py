@@ -68,7 +68,13 @@ def _positions(values: PartitionedTensor) -> PartitionedTensor:
 
 
 def _sums(values: Tensor, segments: Tensor, count: int) -> Tensor:
-    return values.new_zeros(count, *values.shape[1:]).index_add(0, segments, values)
+    return _zeros(count, values).index_add(0, segments, values)
+
+
+def _zeros(count: int, values: Tensor) -> Tensor:
+    """Returns plain zeros; `new_zeros` of as many rows as `values` would be partitioned."""
+    shape = count, *values.shape[1:]
+    return torch.zeros(shape, dtype=values.dtype, device=values.device)
 
 
 def _extrema(op: str, values: Tensor, segments: Tensor, count: int) -> Tensor:
@@ -78,7 +84,7 @@ def _extrema(op: str, values: Tensor, segments: Tensor, count: int) -> Tensor:
         least = -torch.inf if op == "max" else torch.inf
         flat = flat.nan_to_num(least, posinf=torch.inf, neginf=-torch.inf)
     wide = segments.unsqueeze(1).expand(-1, flat.shape[1])
-    result = flat.new_zeros(count, flat.shape[1]).scatter_reduce(
+    result = _zeros(count, flat).scatter_reduce(
         0, wide, flat, "amax" if op == "max" else "amin", include_self=False
     )
     return result.view(count, *values.shape[1:])

@@ -142,6 +142,19 @@ def test_batches_that_differ_are_refused() -> None:
         assert "on rank 1" in message
 
 
+def _one_node_each() -> None:
+    part = peergraph_dgl.full_graph(dgl.batch([ring(1)] * 5))
+    part.ndata["x"] = part.nodes().double().unsqueeze(1)
+    for read_out in (dgl.sum_nodes, dgl.max_nodes):
+        result = read_out(part, "x")
+        assert type(result) is Tensor
+        assert torch.equal(result, torch.arange(5.0).double().unsqueeze(1))
+
+
+def test_results_of_as_many_graphs_as_nodes_are_plain() -> None:
+    run_ranks(_one_node_each, 2)
+
+
 def _changed_edges() -> None:
     batch = peergraph_dgl.full_graph(homogeneous())
     with pytest.raises(NotImplementedError, match="edges of a batch of graphs"):
