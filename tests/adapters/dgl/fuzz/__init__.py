@@ -1,0 +1,1 @@
+"""Random message passing, queries and readouts of DGL, compared with DGL's own results."""
