@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.nn import GATConv, HeteroConv, HGTConv, SAGEConv
+from torch_geometric.nn import GATConv, GATv2Conv, HeteroConv, HGTConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 from rgat_shape.graph import TypedGraph
@@ -16,10 +17,12 @@ from rgat_shape.graph import TypedGraph
 _HEADS, _DROPOUT = 4, 0.2
 
 
-def _relational_gat(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Module:
-    def conv() -> GATConv:
+def _relational_gat(
+    graph: TypedGraph, fan_in: int, hidden: int, kind: type[torch.nn.Module] = GATConv
+) -> torch.nn.Module:
+    def conv() -> torch.nn.Module:
         ends = (fan_in, fan_in)
-        return GATConv(ends, hidden // _HEADS, heads=_HEADS, add_self_loops=False, concat=True)
+        return kind(ends, hidden // _HEADS, heads=_HEADS, add_self_loops=False, concat=True)
 
     return HeteroConv({t: conv() for t in graph.edge_types}, aggr="sum")
 
@@ -47,6 +50,7 @@ def _relational_gcn(graph: TypedGraph, fan_in: int, hidden: int) -> torch.nn.Mod
 
 MODELS: dict[str, Callable[[TypedGraph, int, int], torch.nn.Module]] = {
     "rgat": _relational_gat,
+    "rgatv2": partial(_relational_gat, kind=GATv2Conv),
     "rsage": _relational_sage,
     "rgcn": _relational_gcn,
     "hgt": _hgt,

@@ -147,7 +147,7 @@ def test_training(tmp_path: Path) -> None:
 RGAT = ["--scale", "1e-5", "--batches", "8", "--columns", "16", "--hidden", "16"]
 
 
-@pytest.mark.parametrize("model", ["rgat", "rsage", "rgcn", "hgt"])
+@pytest.mark.parametrize("model", ["rgat", "rgatv2", "rsage", "rgcn", "hgt"])
 def test_rgat(tmp_path: Path, model: str) -> None:
     pytest.importorskip("torch_geometric")
     world = "2" if model == "rgat" else "1"
