@@ -38,7 +38,7 @@ class TypedPairs(ABC):
     """
 
     _lists_edges = False
-    """Whether all edges of a destination are listed together."""
+    """Whether the edges of each destination are listed, over all relations."""
     _has_own_columns = False
     """Whether a column is a pair of a relation and a source."""
 
@@ -70,7 +70,8 @@ class TypedPairs(ABC):
         self.row_cuts = joined.row_cuts
         """The first row of each relation, and the number of rows."""
         self.column_cuts = joined.column_cuts
-        """The first column of each segment (a node type, or a relation), and their number."""
+        """The first column of each segment (a node type or a relation), and how many columns there
+        are."""
         self.chosen = _chosen(joined.columns, self.column_cuts, lengths)
         """For each segment, the nodes that are columns, in ascending order, int32, or the range of
         all of them."""
@@ -78,11 +79,13 @@ class TypedPairs(ABC):
         segments = [each.destinations for each in relations], [1] * len(relations)
         self.sizes = sizes_with_rows(joined, segments[0], len(sizes), segments[1])
         """For each node type, the destinations up to the last one that has edges."""
+        bounds = self._place_bounds(sizes)
+        places = None if bounds is None else [bounds[each.destinations] for each in relations]
         rows = group_rows(
             joined,
             *segments,
             self.sizes,
-            place_starts=self._place_starts(relations, sizes),
+            place_starts=None if places is None else _starts(places)[:-1],
             edges=self._lists_edges,
             # A destination has a row for each relation at most.
             max_chunks=None if len(relations) > Schedule.long_row else 0,
@@ -94,10 +97,10 @@ class TypedPairs(ABC):
         """Adds up the rows of each destination."""
         self._complete(relations, joined, rows, gradients)
 
-    def _place_starts(
-        self, relations: Sequence[Relation], sizes: Sequence[int]
-    ) -> list[int] | None:
-        """Returns the first place of each relation's pairs; None if pairs have no places."""
+    def _place_bounds(self, sizes: Sequence[int]) -> Sequence[int] | None:
+        """Returns how many destinations of each type have a place in each relation into it; None:
+        pairs have no places.
+        """
         return None
 
     @abstractmethod
@@ -155,10 +158,8 @@ class ApartPairs(TypedPairs):
     """[rows] the place of each pair among all pairs of a relation and a destination, with edges or
     not, in the order of relations."""
 
-    def _place_starts(
-        self, relations: Sequence[Relation], sizes: Sequence[int]
-    ) -> list[int] | None:
-        return _starts([sizes[each.destinations] for each in relations])[:-1]
+    def _place_bounds(self, sizes: Sequence[int]) -> Sequence[int]:
+        return sizes
 
     def _complete(
         self,
@@ -201,11 +202,8 @@ class BlockPairs(TypedPairs):
     """[relations + 1] each, int64 on the device: the first row and the first column of each
     relation, and the numbers of rows and columns."""
 
-    def _place_starts(
-        self, relations: Sequence[Relation], sizes: Sequence[int]
-    ) -> list[int] | None:
-        self.places = [self.sizes[each.destinations] for each in relations]
-        return _starts(self.places)[:-1]
+    def _place_bounds(self, sizes: Sequence[int]) -> Sequence[int]:
+        return self.sizes
 
     def _complete(
         self,
@@ -216,6 +214,7 @@ class BlockPairs(TypedPairs):
     ) -> None:
         assert rows.places is not None
         self.row_places = rows.places
+        self.places = [self.sizes[each.destinations] for each in relations]
         self.rows = _chosen(joined.rows, self.row_cuts, self.places)
         by_row, by_column = on_device([self.row_cuts, self.column_cuts], self.device)
         self.cuts = by_row, by_column
