@@ -15,18 +15,18 @@ _ERRORS = (
     *(pickle.UnpicklingError, RuntimeError, EOFError, LookupError, AttributeError, TypeError),
     *(ValueError, UnicodeError),
 )
-"""What torch raises for damaged files, which is not documented."""
+"""The exceptions that torch raises for damaged files. Its documentation does not list them."""
 
 
 def load_checkpoint(path: Path, what: str, kinds: Sequence[Any] = ()) -> Any:
-    """Returns the contents of a file. Only tensors, plain values and some classes are unpickled.
+    """Returns what a file holds: tensors, plain values and instances of a few classes.
 
     The file is read, not mapped: if a mapped file became shorter, the process would end.
 
     Args:
         path: the file.
         what: names what the file must be, for errors.
-        kinds: the classes.
+        kinds: the classes whose instances may be in the file.
 
     Raises:
         ValueError: the file is damaged, or has something else.

@@ -34,11 +34,11 @@ class _WithStarts:
         return part
 
 
-class _NodesWithStarts(_WithStarts, NodeSamplerInput):  # type: ignore[misc]
+class _NodesWithWindowStarts(_WithStarts, NodeSamplerInput):  # type: ignore[misc]
     pass
 
 
-class _LinksWithStarts(_WithStarts, EdgeSamplerInput):  # type: ignore[misc]
+class _LinksWithWindowStarts(_WithStarts, EdgeSamplerInput):  # type: ignore[misc]
     pass
 
 
@@ -63,7 +63,7 @@ def with_starts(inputs: Any, starts: Any, name: str) -> Any:
         shape = tuple(starts.shape)
         raise ValueError(f"{name}: expected {count} times, one for each seed, got shape {shape}")
     result = copy.copy(inputs)
-    result.__class__ = _NodesWithStarts if of_nodes else _LinksWithStarts
+    result.__class__ = _NodesWithWindowStarts if of_nodes else _LinksWithWindowStarts
     result.start = starts
     return result
 

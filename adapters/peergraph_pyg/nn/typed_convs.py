@@ -81,7 +81,7 @@ class HGTConv(TypedLayer, pyg.HGTConv):  # type: ignore[misc]
             rows = [rows_to_read(x) for x in features.values()]
             weights = [linear.weight for linear in linears]
             biases = [linear.bias for linear in linears]
-            keys = layers.typed_keys(pairs, rows, weights, biases, dtype)
+            keys = layers.typed_keys_queries_values(pairs, rows, weights, biases, dtype)
             return layers.typed_dot_attention(pairs, *keys, relation_maps)
 
         sums = without_autocast(attend)

@@ -85,7 +85,7 @@ POOLS = {
 }
 
 
-def compared(g: Any, operation: Callable[..., Any]) -> list[Tensor]:
+def results_and_gradients(g: Any, operation: Callable[..., Any]) -> list[Tensor]:
     """Results of an operation, and the gradients of features of nodes and edges."""
     features = next(frame["x"] for frame in g._node_frames if "x" in frame)
     leaves = [each.detach().clone().requires_grad_() for each in (features, g._edge_frames[0]["f"])]
@@ -106,9 +106,13 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
 def _on_ranks(options: dict[str, Any]) -> dict[str, list[Tensor]]:
     results = {}
     for name, (make, operation) in CASES.items():
-        results[name] = compared(peergraph_dgl.full_graph(make(), **options), operation)
+        results[name] = results_and_gradients(
+            peergraph_dgl.full_graph(make(), **options), operation
+        )
     shared = peergraph_dgl.share(homogeneous(), device="cpu")
-    results["shared graphs"] = compared(peergraph_dgl.full_graph(shared), of_nodes_and_edges)
+    results["shared graphs"] = results_and_gradients(
+        peergraph_dgl.full_graph(shared), of_nodes_and_edges
+    )
     return results
 
 
@@ -118,7 +122,9 @@ def _on_ranks(options: dict[str, Any]) -> dict[str, list[Tensor]]:
     ids=["one rank", "three ranks", "offloaded"],
 )
 def test_batches_are_read_out_as_dgl_does(world_size: int, options: dict[str, Any]) -> None:
-    expected = {name: compared(make(), operation) for name, (make, operation) in CASES.items()}
+    expected = {
+        name: results_and_gradients(make(), operation) for name, (make, operation) in CASES.items()
+    }
     expected["shared graphs"] = expected["graphs"]
     for actual in run_ranks(_on_ranks, world_size, options, timeout_s=200):
         for name, tensors in expected.items():
@@ -129,7 +135,7 @@ def test_batches_are_read_out_as_dgl_does(world_size: int, options: dict[str, An
                 )
 
 
-def _other_batches() -> str:
+def _check_unequal_batches() -> str:
     g = ring(5)
     g.set_batch_num_nodes(torch.tensor([2, 3] if dist.get_rank() == 0 else [3, 2]))
     with pytest.raises(ValueError, match="batch_num_nodes") as caught:
@@ -138,11 +144,11 @@ def _other_batches() -> str:
 
 
 def test_batches_that_differ_are_refused() -> None:
-    for message in run_ranks(_other_batches, 2):
+    for message in run_ranks(_check_unequal_batches, 2):
         assert "on rank 1" in message
 
 
-def _one_node_each() -> None:
+def _check_graphs_of_one_node() -> None:
     part = peergraph_dgl.full_graph(dgl.batch([ring(1)] * 5))
     part.ndata["x"] = part.nodes().double().unsqueeze(1)
     for read_out in (dgl.sum_nodes, dgl.max_nodes):
@@ -152,10 +158,10 @@ def _one_node_each() -> None:
 
 
 def test_results_of_as_many_graphs_as_nodes_are_plain() -> None:
-    run_ranks(_one_node_each, 2)
+    run_ranks(_check_graphs_of_one_node, 2)
 
 
-def _changed_edges() -> None:
+def _check_edges_of_a_batch() -> None:
     batch = peergraph_dgl.full_graph(homogeneous())
     with pytest.raises(NotImplementedError, match="edges of a batch of graphs"):
         batch.remove_edges(torch.tensor([0]))
@@ -171,4 +177,4 @@ def _changed_edges() -> None:
 
 
 def test_edges_of_a_batch_do_not_change() -> None:
-    run_ranks(_changed_edges, 2)
+    run_ranks(_check_edges_of_a_batch, 2)

@@ -251,7 +251,7 @@ def test_batches(
 
 
 def test_gat_beside_gatv2() -> None:
-    """Each kind is an operation of its own."""
+    """The GAT layers run as one operation, and the GATv2 layers as another."""
     x, edges = graph(torch.device("cpu"))
     convs = {}
     for i, t in enumerate(EDGES):
@@ -263,7 +263,7 @@ def test_gat_beside_gatv2() -> None:
 
 
 def test_shared_weights() -> None:
-    """GATv2 with one map for both ends."""
+    """GATv2 with `share_weights`: one linear layer for sources and destinations."""
     x, edges = graph(torch.device("cpu"))
     own = {t: e for t, e in edges.items() if t[0] == t[2]}
     convs = {t: GATv2Conv(WIDTHS[t[0]], 8, heads=2, share_weights=True) for t in own}

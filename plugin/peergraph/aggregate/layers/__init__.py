@@ -31,7 +31,7 @@ from peergraph.aggregate.ops.product_order import RelationSize, relations_multip
 from peergraph.aggregate.ops.source_rows import kind_of_rows
 from peergraph.aggregate.ops.spmm_linear import add_product
 from peergraph.aggregate.ops.typed_dot_attention import RelationMaps, typed_dot_attention
-from peergraph.aggregate.ops.typed_products import typed_keys
+from peergraph.aggregate.ops.typed_products import typed_keys_queries_values
 from peergraph.aggregate.ops.typed_projection import AttentionRelation
 from peergraph.aggregate.ops.typed_sums import TypedResult, total_of
 
@@ -67,7 +67,7 @@ __all__ = [
     "typed_dot_attention",
     "typed_gat",
     "typed_gatv2",
-    "typed_keys",
+    "typed_keys_queries_values",
     "typed_rgcn",
     "typed_sage",
     "typed_sage_of_products",

@@ -90,7 +90,7 @@ def typed_gat(
         of_types = enumerate(edges.sizes)
         lengths = [size * edges.score_places(node_type) for node_type, size in of_types]
     sums = edges.sums if added else None
-    by_type: tuple[Tensor, ...] = _Results.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
+    by_type: tuple[Tensor, ...] = _Outputs.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
     results = list(by_type)
     if not added:
         results = []
@@ -134,13 +134,13 @@ def typed_gatv2(
     heads, depth = relations[0].vector.shape[-2:]
     dtype = features[relations[0].source].dtype if dtype is None else dtype
     used: set[int] = set()
-    users = [each.destination if added else i for i, each in enumerate(relations)]
+    outputs = [each.destination if added else i for i, each in enumerate(relations)]
     weights = [each.weight for each in relations] + [each.destination_weight for each in relations]
     biases = [each.bias for each in relations] + [each.destination_bias for each in relations]
     x, right = (
         rows.view(-1, heads, depth)
         for rows in multiply_blocks(
-            _blocks(pairs, relations, users),
+            _blocks(pairs, relations, outputs),
             features,
             weights,
             [bias for bias in biases if bias is not None],
@@ -148,7 +148,7 @@ def typed_gatv2(
             used=used,
         )
     )
-    vectors: Tensor = _Stacked.apply(users, used, *(each.vector for each in relations))  # type: ignore[no-untyped-call]
+    vectors: Tensor = _StackedVectors.apply(outputs, used, *(each.vector for each in relations))  # type: ignore[no-untyped-call]
     vectors = vectors.view(-1, heads, depth).to(sum_dtype(dtype))
     if dropout == 0:
         of = AttentionSum(x, None, right, vectors, negative_slope)
@@ -161,12 +161,12 @@ def typed_gatv2(
     sums = pairs.sums if added else None
     places = pairs.owners if added else pairs.row_places
     lengths = pairs.sizes if added else pairs.places
-    results: tuple[Tensor, ...] = _Results.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, ...] = _Outputs.apply(out.flatten(1), sums, places, lengths, used)  # type: ignore[no-untyped-call]
     return [each if concat else each.view(-1, heads, depth) for each in results]
 
 
 def _blocks(
-    pairs: BlockPairs, relations: Sequence[DynamicRelation], users: Sequence[int]
+    pairs: BlockPairs, relations: Sequence[DynamicRelation], outputs: Sequence[int]
 ) -> list[Block]:
     """Returns the sources of each relation, whose products are result 0, and its destinations."""
     sides = (
@@ -174,7 +174,7 @@ def _blocks(
         (pairs.row_cuts, pairs.rows, [each.destination for each in relations]),
     )
     return [
-        Block(feature, ids, end - first, (Product(side, side * len(relations) + i),), users[i])
+        Block(feature, ids, end - first, (Product(side, side * len(relations) + i),), outputs[i])
         for side, (cuts, rows, features) in enumerate(sides)
         for i, (feature, ids, (first, end)) in enumerate(
             zip(features, rows, pairwise(cuts), strict=True)
@@ -197,8 +197,8 @@ def _weighted_sum(matrix: EdgeMatrix, x: Tensor, scores: Tensor, dropout: float)
     return spmm(matrix, Sum("mul", "sum", x, weights.unsqueeze(-1)))
 
 
-class _Results(torch.autograd.Function):
-    """The rows by result: summed, or at their places with zeros between them."""
+class _Outputs(torch.autograd.Function):
+    """The outputs of the layer: sums of rows, or the rows at their places and zeros elsewhere."""
 
     @staticmethod
     def forward(
@@ -220,7 +220,9 @@ class _Results(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Records the results with a gradient: as in torch, parameters of others get none."""
+        """Notes which outputs have a gradient: parameters that others alone use get none, as in
+        torch.
+        """
         ctx.used.clear()
         ctx.used.update(i for i, grad in enumerate(grads) if grad is not None)
         first = next((grad for grad in grads if grad is not None), None)
@@ -233,15 +235,17 @@ class _Results(torch.autograd.Function):
         return torch.cat(parts).index_select(0, ctx.places), None, None, None, None
 
 
-class _Stacked(torch.autograd.Function):
-    """Attention vectors side by side; those that no result with a gradient reads get none."""
+class _StackedVectors(torch.autograd.Function):
+    """The attention vectors of all relations as one tensor. Those of relations whose output has no
+    gradient get none.
+    """
 
     @staticmethod
-    def forward(ctx: Any, users: list[int], used: set[int], *vectors: Tensor) -> Tensor:
-        ctx.users, ctx.used = users, used
+    def forward(ctx: Any, outputs: list[int], used: set[int], *vectors: Tensor) -> Tensor:
+        ctx.outputs, ctx.used = outputs, used
         return torch.stack(vectors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        parts = zip(ctx.users, grad.unbind(), strict=True)
-        return None, None, *(part if user in ctx.used else None for user, part in parts)
+        parts = zip(ctx.outputs, grad.unbind(), strict=True)
+        return None, None, *(part if output in ctx.used else None for output, part in parts)

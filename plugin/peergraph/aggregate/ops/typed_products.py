@@ -49,14 +49,14 @@ class Block(NamedTuple):
         rows: the ids of the rows, or the range of the first ones.
         num_rows: their number.
         products: of the rows; the parts of a result are in the order of blocks.
-        user: what reads the products: a number for `used` of :func:`multiply_blocks`.
+        output: the position of the layer's output that is made of the products.
     """
 
     feature: int
     rows: Tensor | slice
     num_rows: int
     products: tuple[Product, ...]
-    user: int = 0
+    output: int = 0
 
 
 def multiply_blocks(
@@ -78,8 +78,8 @@ def multiply_blocks(
         biases: [parts * width] of each weight, or none at all.
         dtype: of the products; features of another one are converted as they are read.
         parts: of each weight and bias.
-        used: when the backward pass runs, the users of products with gradients. Features and
-            weights that no block of theirs multiplies get none, as in torch. None: all of them.
+        used: when the backward pass runs, the layer's outputs that have a gradient. Features and
+            weights of which only other outputs are made get none, as in torch. None: all have one.
 
     Returns:
         For each result [rows of its blocks, width] of `dtype`.
@@ -94,7 +94,7 @@ def multiply_blocks(
     return results
 
 
-def typed_keys(
+def typed_keys_queries_values(
     pairs: TypedPairs,
     features: Sequence[Tensor | EncodedRows],
     weights: Sequence[Tensor],
@@ -144,7 +144,7 @@ class _Plan(RowReader):
 
     def has_gradients(self, block: Block) -> bool:
         """Returns whether the products of a block have gradients, in the backward pass."""
-        return self.used is None or block.user in self.used
+        return self.used is None or block.output in self.used
 
     def pieces_of_blocks(
         self, features: Sequence[Tensor], results: Sequence[Tensor], *, backward: bool

@@ -180,7 +180,8 @@ class PartitionedTensor(Uncompiled):
 def _with_strides(func: OpOverload, args: Any, kwargs: Any, results: Sequence[Any]) -> Any:
     """Returns results of a rule with the strides that torch gives them.
 
-    Where all is contiguous, or a rank has more rows than one, they have them.
+    Changes nothing if all tensors are contiguous, or if this rank has several rows, whose strides
+    are right already.
     """
     layout = next(part.row_layout for part in results if type(part) is PartitionedTensor)
     if layout.local_count > 1 or func._schema.is_mutable:
@@ -188,7 +189,7 @@ def _with_strides(func: OpOverload, args: Any, kwargs: Any, results: Sequence[An
     if all(map(_is_contiguous, (*results, *args, *kwargs.values()))):
         return results
     strides = strides_in_torch(func, args, kwargs, results)
-    return results if strides is None else list(map(_strided, results, strides, repeat(func)))
+    return results if strides is None else list(map(_with_stride, results, strides, repeat(func)))
 
 
 def _is_contiguous(value: Any) -> bool:
@@ -197,8 +198,8 @@ def _is_contiguous(value: Any) -> bool:
     return not isinstance(value, Tensor) or value.layout != torch.strided or value.is_contiguous()
 
 
-def _strided(result: Any, strides: Sequence[int], func: OpOverload) -> Any:
-    """Returns a result that has these strides, of at most one local row."""
+def _with_stride(result: Any, strides: Sequence[int], func: OpOverload) -> Any:
+    """Returns a result with these strides. It has at most one local row."""
     if type(result) is not PartitionedTensor or tuple(strides) == result.stride():
         return result
     local = result._local

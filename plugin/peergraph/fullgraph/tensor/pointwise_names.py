@@ -1,4 +1,4 @@
-"""Which operations compute each element from elements at the same place."""
+"""The pointwise operations: they compute each element from the elements at its position."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def _strides_on_meta(
 def _strides_of_few(
     overload: OpOverload, args: Any, kwargs: Any, results: Sequence[Any]
 ) -> list[Sequence[int]]:
-    """The kernel chooses, of a few rows: torch's meta functions are wrong about some operations."""
+    """Runs the operation on few rows, since torch's meta functions give other strides than its
+    kernels for some operations.
+    """
     size = results[0].row_layout.size
     from_end = results[0].partitioned_dim - results[0].ndim
     few = min(_FEW, size)

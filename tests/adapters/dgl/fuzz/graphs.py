@@ -33,7 +33,7 @@ def _ends(draw: Draw, sources: int, destinations: int, count: int) -> tuple[Tens
     return ids(draw, sources, count), ids(draw, destinations, count)
 
 
-def _one_type(draw: Draw, most: int = 17) -> Any:
+def _homogeneous(draw: Draw, most: int = 17) -> Any:
     nodes = int(draw.integers(1, most))
     ends = _ends(draw, nodes, nodes, int(one_of(draw, 0, 1, 6, 40)))
     return dgl.graph(ends, num_nodes=nodes)
@@ -46,13 +46,13 @@ def _block(draw: Draw) -> Any:
     return dgl.create_block(ends, num_src_nodes=sources, num_dst_nodes=targets)
 
 
-def _two_sides(draw: Draw) -> Any:
+def _bipartite(draw: Draw) -> Any:
     counts = {"user": int(draw.integers(1, 7)), "item": int(draw.integers(1, 10))}
     ends = _ends(draw, *counts.values(), int(one_of(draw, 0, 5, 30)))
     return dgl.heterograph({("user", "buys", "item"): ends}, num_nodes_dict=counts)
 
 
-def _several_types(draw: Draw) -> Any:
+def _heterogeneous(draw: Draw) -> Any:
     counts = {name: int(draw.integers(1, 9)) for name in "abc"}
     ends = [("a", "a"), ("a", "b"), ("b", "a"), ("c", "b")][: int(draw.integers(2, 5))]
     edges = {
@@ -66,16 +66,16 @@ def _several_types(draw: Draw) -> Any:
 
 
 def _batch(draw: Draw) -> Any:
-    return dgl.batch([_one_type(draw, 6) for _ in range(int(draw.integers(1, 5)))])
+    return dgl.batch([_homogeneous(draw, 6) for _ in range(int(draw.integers(1, 5)))])
 
 
-WHOLE = [_one_type, _one_type, _several_types, _batch]
+WHOLE = [_homogeneous, _homogeneous, _heterogeneous, _batch]
 """Graphs that ``full_graph`` takes."""
 
 
 def random_graph(draw: Draw, whole: bool) -> Any:
     """Returns a graph; a `whole` one is no block, and has the same nodes on both ends."""
-    g = one_of(draw, *WHOLE, *([] if whole else [_block, _two_sides]))(draw)
+    g = one_of(draw, *WHOLE, *([] if whole else [_block, _bipartite]))(draw)
     return g.int() if draw.random() < 0.25 else g
 
 

@@ -134,7 +134,7 @@ def _relation(g: Any, etype: Any) -> Any:
     return g[etype] if len(g.canonical_etypes) > 1 else g
 
 
-def _several_relations(draw: Draw, g: Any, etype: Any) -> Program:
+def _multi_update(draw: Draw, g: Any, etype: Any) -> Program:
     values = {
         f"w{i}": numbers(draw, g.num_src_nodes(each[0]), 3)
         for i, each in enumerate(g.canonical_etypes)
@@ -155,7 +155,7 @@ def _several_relations(draw: Draw, g: Any, etype: Any) -> Program:
     return Program(name, values, etype, run, {across, reduction} & {*_EXTREMA} != set())
 
 
-def _some_nodes(draw: Draw, g: Any, etype: Any) -> Program:
+def _pull_push_send(draw: Draw, g: Any, etype: Any) -> Program:
     name, message, values = _message(draw, g, etype)
     method = one_of(draw, "pull", "push", "send_and_recv")
     counts = g.num_dst_nodes(etype[2]), g.num_src_nodes(etype[0]), g.num_edges(etype)
@@ -239,8 +239,8 @@ def _reversed(draw: Draw, g: Any, etype: Any) -> Program:
     return Program("reversed", values, etype, run)
 
 
-_KINDS = [_sums, _sums, _sums, _edge_values, _own_functions, _softmax, _several_relations,
-          _some_nodes, _queries, _readouts, _attention, _reversed]  # fmt: skip
+_KINDS = [_sums, _sums, _sums, _edge_values, _own_functions, _softmax, _multi_update,
+          _pull_push_send, _queries, _readouts, _attention, _reversed]  # fmt: skip
 
 
 def random_program(draw: Draw, g: Any) -> Program:
