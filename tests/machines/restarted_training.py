@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -135,6 +136,8 @@ def launch(endpoint: str, host: str, ranks: int, folder: Path) -> None:
         local_addr="127.0.0.1",
         max_restarts=1,
         start_method="forkserver",
+        # No files of errors: torch's agent ends if it reads one that a rank is still writing.
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
     )
     # Not this module's, which is __main__ here.
     from tests.machines.restarted_training import main as importable
